@@ -83,7 +83,7 @@ def pack(
     token_numbers: int,
     multiple: int,
 ) -> Level:
-    """Nodes of one level as the calls that read them.
+    """Pack the nodes of one level into the calls that read them.
 
     group: query heads of a KV head. token_numbers: of one token's keys. multiple: query rows of a
     piece come in multiples of this; it divides PIECE.

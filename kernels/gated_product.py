@@ -84,7 +84,7 @@ def _fetch(
 
 @gluon.jit
 def _rounded(x):
-    """As bfloat16, two by two: the compiler would convert one by one, a quarter as fast."""
+    """Round to bfloat16, two by two: the compiler would convert one by one, a quarter as fast."""
     pair: gl.constexpr = "cvt.rn.bf16x2.f32 t, $3, $2; shl.b32 $0, t, 16; and.b32 $1, t, 0xffff0000"
     return gl.inline_asm_elementwise(
         "{ .reg .b32 t; " + pair + "; }", "=f,=f,f,f", [x], gl.float32, is_pure=True, pack=2

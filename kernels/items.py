@@ -13,7 +13,7 @@ _ITEM_FIELDS = tl.constexpr(ITEM_FIELDS)
 
 @triton.jit
 def item_of(items_ptr, work, NUM_KV_HEADS: tl.constexpr):
-    """(KV head, first row, ordinal of its partials, first segment, end of its segments)."""
+    """Return (KV head, first row, ordinal of its partials, first segment, end of its segments)."""
     item_ptr = items_ptr + work // NUM_KV_HEADS * _ITEM_FIELDS
     first_of_run = tl.load(item_ptr + 4)
     run = tl.load(item_ptr + 5)

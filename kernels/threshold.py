@@ -235,7 +235,7 @@ def _survivors_kernel(
     stride_l, stride_t, vocab_size, num_pieces,
     HAS_LOGIT_ROWS: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
-    """Per piece: the sum of exponentials again, of what the threshold left."""
+    """Write each piece's sum of exponentials again, of what the threshold left."""
     row, piece = tl.program_id(0), tl.program_id(1)
     threshold = tl.load(threshold_ptr + row)
     if threshold == float("-inf"):

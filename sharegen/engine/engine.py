@@ -240,7 +240,9 @@ class Engine:
 
     @contextmanager
     def _doing(self) -> Iterator[None]:
-        """Around what must not stop in the middle; where it did, the job's end forgets all."""
+        """Stand around what must not stop in the middle; where it did, the job's end forgets
+        all.
+        """
         was, self._whole = self._whole, False
         yield
         self._whole = was

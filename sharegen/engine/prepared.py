@@ -188,7 +188,7 @@ class Prepared:
 
 
 def _threads(model: LoadedModel, rows: int) -> int:
-    """Torch's threads for a step; ranks get equal numbers, which no rank times by itself."""
+    """Choose torch's threads for a step; ranks get equal numbers, which no rank times by itself."""
     threads = torch.get_num_threads()
     if model.ranks is not None:
         return max(1, threads // model.ranks.size)

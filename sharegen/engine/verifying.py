@@ -67,7 +67,7 @@ class Distance:
 
     @classmethod
     def of(cls, steps: Sequence[Step], found: Sequence[Found | None]) -> Distance:
-        """found: at each step, None where nothing was."""
+        """Summarise what was found at each step, None where nothing was."""
         pairs = [(step, own) for step, own in zip(steps, found, strict=True) if own is not None]
         differences = sorted(
             _difference(step.numbers[token], logprob)
@@ -152,7 +152,7 @@ class Verification:
         return place in self._chosen and completion.error is None
 
     def asking(self, params: SamplingParams) -> SamplingParams:
-        """The same draws, with the log-probabilities that are compared."""
+        """Ask for the same draws, with the log-probabilities that are compared."""
         return replace(params, logprobs=max(TOP, params.logprobs or 0))
 
     def note(self, completion: Completion) -> None:

@@ -174,7 +174,7 @@ class PrefixCache(Generic[Kept]):
         self._idle_tokens -= node.length
 
     def forget_idle(self) -> None:
-        """Nothing stays that nobody holds."""
+        """Forget what nobody holds."""
         while self.idle:
             self._forget_least_used()
 
@@ -184,7 +184,9 @@ class PrefixCache(Generic[Kept]):
         self._remove(node)
 
     def clear(self) -> None:
-        """Nothing is stored, and the tree is empty, whatever was interrupted half-way."""
+        """Forget all: nothing is stored, and the tree is empty, whatever was interrupted
+        half-way.
+        """
         for suffix in self.kept:
             self.pool.free(suffix.blocks)
         self.kept.clear()

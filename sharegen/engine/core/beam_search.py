@@ -64,7 +64,8 @@ class BeamSearch(Generic[End]):
         num_ends: int,
         end_of: Callable[[Choice], End | None],
     ) -> list[Choice]:
-        """One token further: which beams go on, the likeliest first; none where the search is over.
+        """Take the search one token further: which beams go on, the likeliest first; none where the
+        search is over.
 
         told: of each beam the likeliest tokens and their log-probabilities, at least
         `num_candidates` of them or the whole vocabulary. num_ends: tokens that end a text.
@@ -100,7 +101,9 @@ class BeamSearch(Generic[End]):
         return logprob / length**self.params.length_penalty
 
     def _is_over(self, best: float) -> bool:
-        """best: the log-probability of the likeliest beam that runs."""
+        """Return whether the search ends. best: the log-probability of the likeliest beam that
+        runs.
+        """
         if len(self.ended) < self.params.beam_width:
             return False
         # One beam is greedy decoding, as generate() has it: it ends with its first text.

@@ -20,7 +20,7 @@ class Lengths:
 
     @classmethod
     def of(cls, samples: Mapping[tuple[int, str | None], int]) -> Lengths:
-        """samples: how many there are of so many tokens and with this finish reason."""
+        """Count samples: how many there are of so many tokens and with this finish reason."""
         lengths = cls()
         for (tokens, reason), count in samples.items():
             lengths.note(tokens, reason not in ("length", "context"), count)

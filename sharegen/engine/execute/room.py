@@ -43,16 +43,17 @@ class Room:
         self._largest = largest
 
     def for_prefill(self, tokens: int) -> None:
-        """Before a batch of so many tokens. Raises TakenBack."""
+        """Ask before a batch of so many tokens. Raises TakenBack."""
         largest = self._largest
         self._agree(largest.prefill * min(tokens, largest.tokens) // largest.tokens)
 
     def for_decode(self, rows: int) -> None:
-        """Before a decoding step that is no graph's replay. Raises TakenBack."""
+        """Ask before a decoding step that is no graph's replay. Raises TakenBack."""
         self._agree(self._decode(rows))
 
     def for_capture(self, rows: int, spare: Callable[[], None]) -> None:
-        """Before one that is to be captured: a graph keeps its memory beside what steps take.
+        """Ask before a step that is to be captured: a graph keeps its memory beside what steps
+        take.
 
         spare: gives back what earlier graphs keep, where there is no room beside them. Raises
         TakenBack.

@@ -31,7 +31,7 @@ class StatesOfRows:
         return self.pool.step(index, hidden[:, None], self.slots)[:, 0]
 
     def end(self) -> None:
-        """All mixers have done the step."""
+        """Settle the states, once all mixers have done the step."""
         self.pool.end_step(self.slots)
 
 
@@ -101,7 +101,9 @@ class RowStates:
         return [self.read, self.write, self.start, self.settled]
 
     def change(self, rows: torch.Tensor, states: Int32, send: Send) -> None:
-        """rows: [n], states: [n, 3] slots to read from, to write to, and of the prompt."""
+        """Note the slots of rows that changed. rows: [n], states: [n, 3] slots to read from, to
+        write to, and of the prompt.
+        """
         [slots] = send(states.astype(np.int64))
         self.read[rows], self.write[rows], self.start[rows] = slots.unbind(1)
 
@@ -149,7 +151,7 @@ class RowStates:
         self.read[:count] = torch.where(position >= 0, self.write[:count], self.read[:count])
 
     def set_aside(self) -> None:
-        """For a step that is run only to see it run, and undone: it may move no state."""
+        """Prepare for a step that is run only to see it run, and undone: it may move no state."""
         self.read.fill_(self.pool.zero)
         self.write.fill_(self.pool.scratch)
         self.start.fill_(self.pool.zero)

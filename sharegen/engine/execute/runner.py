@@ -338,7 +338,9 @@ def _top(
     count: int,
     logit_rows: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """Token ranks and the `count` likeliest tokens of each place; nothing where none asked (-1)."""
+    """Return token ranks and the `count` likeliest tokens of each place; nothing where none asked
+    (-1).
+    """
     if count < 0:
         return ()
     places = ranks(logits, tokens, logit_rows)

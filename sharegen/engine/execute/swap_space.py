@@ -32,7 +32,7 @@ _TIMED = 8  # blocks of the longer one of two trial copies
 def open_swap_space(
     cache: KVCache, num_blocks: int, gib: float, ranks: Ranks | None
 ) -> SwapSpace | None:
-    """So many GiB of host memory for the cache's blocks, of which there are `num_blocks`.
+    """Open so many GiB of host memory for the cache's blocks, of which there are `num_blocks`.
 
     No more than all of them need. Where there is too little memory for it, None, and a warning.
     """
@@ -89,7 +89,9 @@ class SwapSpace:
         self._link = _Streams(self._device, pieces) if on_gpu else _AtOnce()
 
     def begin(self, swaps: Swaps | None) -> None:
-        """Before a step: what is on its way back will be there, and what is asked now sets out."""
+        """Prepare for a step: what is on its way back will be there, and what is asked now sets
+        out.
+        """
         self._link.wait_for_arrivals()
         if swaps is None:
             return
@@ -117,12 +119,14 @@ class SwapSpace:
         return time.perf_counter() - begin
 
     def finish(self) -> None:
-        """Until all copies are done."""
+        """Wait until all copies are done."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
 
     def _in_pieces(self, pairs: Int64) -> Iterator[tuple[Int64, Int64]]:
-        """Sources and targets of as many pairs at a time as the buffer's next piece holds."""
+        """Yield the sources and targets of as many pairs at a time as the buffer's next piece
+        holds.
+        """
         size = len(self._pieces[0])
         for first in range(0, len(pairs), size):
             self._turn = (self._turn + 1) % len(self._pieces)

@@ -71,11 +71,11 @@ class Grammar:
         return self._library.LLMatcher(self._vocabulary, self._text, log_level=0)
 
     def matcher(self) -> Any:
-        """One that shares what others have learnt."""
+        """Make a matcher that shares what others have learnt."""
         return self._base.deep_copy()
 
     def renew(self) -> None:
-        """From now on they share something new."""
+        """Let matchers share something new from now on."""
         self._base = self.fresh()
 
 
@@ -183,7 +183,7 @@ class Grammars:
             raise RequestError(f"structured_outputs.{kind}: {matcher.error or _NO_WAY_ON}")
 
     def begin(self, request: Request) -> Matcher:
-        """Where the samples of a request begin.
+        """Return the place in the grammar where the samples of a request begin.
 
         Raises UsageError for what cannot be asked of this tokenizer, or of a text that is complete.
         """

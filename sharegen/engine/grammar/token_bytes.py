@@ -50,7 +50,9 @@ class _Table:
     """What llguidance asks of a tokenizer that brings its own bytes."""
 
     def __init__(self, tokenizer: Any, read: Any, size: int, written: dict[int, bytes]) -> None:
-        """read: what the library makes of it; written: the bytes that are others."""
+        """Take what was read. read: what the library makes of it; written: the bytes that are
+        others.
+        """
         self._read = read
         self.eos_token_id: int = tokenizer.eos_token_id or 0
         self.bos_token_id: int | None = tokenizer.bos_token_id

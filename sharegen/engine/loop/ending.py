@@ -14,7 +14,8 @@ from sharegen.engine.text.stopping import Stops, end_tokens
 
 @dataclass(frozen=True)
 class Ending:
-    """reason, stop_reason: as a Completion's. text: where a stop string cut it, else None.
+    """How a sample ended. reason, stop_reason: as a Completion's. text: where a stop string cut it,
+    else None.
 
     hidden: whether the last token ended it and is no part of the text.
     """

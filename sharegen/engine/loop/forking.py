@@ -42,7 +42,7 @@ class Forks:
         self._cancelled.clear()
 
     def cancelled(self, key: int, samples: Iterable[int]) -> None:
-        """These samples of a request do not run any more, and never finish."""
+        """Note that samples of a request do not run any more, and never finish."""
         self._cancelled.update((key, sample) for sample in samples)
 
     def parent(self, of: Completion | tuple[int, int], scheduler: Scheduler) -> Parent:
@@ -95,7 +95,7 @@ class Forks:
         )
 
     def add_fork(self, request: Request) -> None:
-        """It joins the job: the next ones of the same text have other sample indices."""
+        """Let it join the job: the next ones of the same text have other sample indices."""
         self._forked[request.key] = self._forked.get(request.key, 0) + len(request.samples)
 
 

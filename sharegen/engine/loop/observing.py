@@ -43,7 +43,9 @@ class Observer:
         self.meter.note(usage, decodes=isinstance(step, DecodeStep))
 
     def took(self, step: Step | None, seconds: float) -> None:
-        """So long the host has been busy with a step, or with collecting where there was none."""
+        """Note how long the host has been busy with a step, or with collecting where there was
+        none.
+        """
         if isinstance(step, PrefillStep):
             self.stats.prefill_seconds += seconds
         else:

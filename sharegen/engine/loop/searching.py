@@ -86,7 +86,7 @@ class Searching:
         return self._end(group, [self._failure(group, beam_rank, why) for beam_rank in beam_ranks])
 
     def _end(self, group: SequenceGroup, found: Seq[Completion]) -> list[Completion]:
-        """Those that are wanted, by beam rank."""
+        """Return the beams that are wanted, by beam rank."""
         wanted = group.samples_of(group.drawn[0])
         self.scheduler.finish(group.alive[group.drawn[0]])
         return [found[beam_rank] for beam_rank in wanted]

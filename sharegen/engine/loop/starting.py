@@ -24,7 +24,9 @@ ATTENTION_MODES = (Decided(every=0), Decided(every=1), Decided(every=2))
 
 
 def scheduler_for(prepared: Prepared, config: EngineConfig, tree: PrefixTree | None) -> Scheduler:
-    """One with nothing to do, for the blocks, slots and batches of what lies on the device."""
+    """Make a scheduler with nothing to do, for the blocks, slots and batches of what lies on the
+    device.
+    """
     on_gpu = prepared.model.device.type == "cuda"
     cache = prepared.cache
     is_plain = cache.blocks_per_full == 1 and not prepared.model.mixers

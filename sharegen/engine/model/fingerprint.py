@@ -41,7 +41,7 @@ def fingerprint_of_source(source: Source) -> str:
 
 
 def fingerprint_of_place(place: Path) -> str:
-    """The same for a folder or a GGUF file, told without torch.
+    """Return the fingerprint for a folder or a GGUF file, told without torch.
 
     Raises ModelError for a file that cannot be read.
     """
@@ -65,7 +65,7 @@ def _is_model(name: str) -> bool:
 
 
 def _hash_files(files: Iterable[Path], named: bool = True) -> str:
-    """named: whether a file of another name is another."""
+    """Hash the files; named: whether a file of another name is another."""
     digest = hashlib.blake2b(digest_size=16)
     for file in sorted(files):
         if not file.is_file():
@@ -93,7 +93,9 @@ def _hash_file(file: Path, update: Callable[[bytes], None]) -> None:
 
 
 def fingerprint_of_module(model: PreTrainedModel) -> str:
-    """The same for a model that was already loaded: its config and a sample of every weight."""
+    """Return the fingerprint for a model that was already loaded: its config and a sample of every
+    weight.
+    """
     digest = hashlib.blake2b(digest_size=16)
     digest.update(model.config.to_json_string(use_diff=True).encode())
     for name, weight in model.named_parameters():

@@ -60,7 +60,7 @@ class Fusing(Protocol):
         sinks: torch.Tensor | None = None,
         angles: Angles | None = None,
     ) -> torch.Tensor:
-        """As above. angles: by which queries and keys are to be rotated first."""
+        """Compute attention as above. angles: by which queries and keys are to be rotated first."""
         ...
 
     def attend_rows(
@@ -72,7 +72,7 @@ class Fusing(Protocol):
         sinks: torch.Tensor | None = None,
         angles: Angles | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same, a token's heads as one row, as `fp8.quantise_rows` gives it."""
+        """Compute the same, a token's heads as one row, as `fp8.quantise_rows` gives it."""
         ...
 
 
@@ -92,7 +92,7 @@ this rank has, where the module computes places for all."""
 def own_heads(
     module: nn.Module, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """q: [1, Hq, T, Dk], k, v: [1, Hkv, T, *] -> those of their heads that this rank has."""
+    """Return, of q [1, Hq, T, Dk] and k, v [1, Hkv, T, *], those heads that this rank has."""
     own = getattr(module, OWN_HEADS, None)
     if own is None:
         return q, k, v

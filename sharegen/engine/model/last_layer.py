@@ -87,7 +87,9 @@ class Wanted:
 
     @contextmanager
     def only(self, rows: torch.Tensor) -> Iterator[None]:
-        """Inside, a forward of more rows is asked for the logits of these rows alone."""
+        """Open a block in which a forward of more rows is asked for the logits of these rows
+        alone.
+        """
         self.rows = rows
         try:
             yield
@@ -104,7 +106,9 @@ class Wanted:
         return WantedRows(self.rows, self._of(args, tokens), self._of(kwargs, tokens))
 
     def _of(self, given: Any, tokens: int) -> Any:
-        """given: tensors [1, T, ...] of all tokens, others, and tuples or dicts of such."""
+        """Take the wanted rows of what a layer is given: tensors [1, T, ...] of all tokens, others,
+        and tuples or dicts of such.
+        """
         if isinstance(given, tuple):
             return tuple(self._of(one, tokens) for one in given)
         if isinstance(given, dict):

@@ -206,7 +206,7 @@ def _inside(model: object) -> str:
 def load_random_shard(
     config: Any, name: str, dtype: torch.dtype, ranks: Ranks, quantization: str | None = None
 ) -> LoadedModel:
-    """This rank's shard of a model of random weights, for measurements. All ranks must load.
+    """Make this rank's shard of a model of random weights, for measurements. All ranks must load.
 
     The shard alone is made, on the rank's device. Raises ModelError for a model that is not cut.
     """

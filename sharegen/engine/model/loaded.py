@@ -113,7 +113,9 @@ class LoadedModel:
         return self._limits[-1][0]
 
     def within(self, length: int) -> LoadedModel:
-        """The same with a context of so many tokens. Raises UsageError for more than it holds."""
+        """Return the same model with a context of so many tokens. Raises UsageError for more than
+        it holds.
+        """
         if length > self.context_length:
             raise UsageError(
                 f"max_model_len is {length}, and the model's context holds {self.context_length}: "

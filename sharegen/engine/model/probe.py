@@ -170,7 +170,7 @@ def _mask_kind(
     config: Any,
     device: torch.device,
 ) -> tuple[int | None, int | None, bool]:
-    """(window, chunk, whether it is one of the kinds known) of a transformers mask function.
+    """Return (window, chunk, whether it is one of the kinds known) of a transformers mask function.
 
     device: the model's, of whose tensors the function may make use.
     """
@@ -334,7 +334,9 @@ def _record(
     mixers: Sequence[Mixer] = (),
     cache: dict[str, Any] | None = None,
 ) -> tuple[Recording, torch.Tensor]:
-    """mixers: which hand their tokens over, each a sequence of its own; cache: to run with."""
+    """Run a trial that records its attention. mixers: which hand their tokens over, each a sequence
+    of its own; cache: to run with.
+    """
     global _recording
     device = embedding_weight(model).device
     inputs = {"input_ids": torch.tensor([tokens], device=device)}

@@ -171,7 +171,7 @@ class Member:
         return f"node {found[1]}" if found else "a node"
 
     def why(self) -> str:
-        """In words, how a worker that no longer answers has ended."""
+        """Say how a worker that no longer answers has ended."""
         if self._fault is None:
             try:
                 self._work.result(timeout=5)

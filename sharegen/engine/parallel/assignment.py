@@ -133,7 +133,7 @@ class Assignment(Generic[W]):
         self._changed = dict.fromkeys(self._slots)
 
     def _put_in(self, items: Sequence[tuple[_Item, float]]) -> None:
-        """Items with their work, to be dealt after those that are in already."""
+        """Put in items with their work, to be dealt after those that are in already."""
         numbers = self._dealer.extend([work for _, work in items])
         for number, (item, _) in zip(numbers, items, strict=True):
             self._items[number] = item
@@ -161,7 +161,7 @@ class Assignment(Generic[W]):
         )
 
     def _deal(self, worker: W, workers: int) -> Iterator[int]:
-        """Items until the worker has what it decodes and some ahead, or its share of all.
+        """Deal items until the worker has what it decodes and some ahead, or its share of all.
 
         Who is not there yet may never come: what can be decoded at once is not kept for it.
         """
@@ -264,7 +264,7 @@ class Assignment(Generic[W]):
             self._drop(worker, number)
 
     def _drop(self, worker: W, number: int) -> None:
-        """Nothing is left of an item that a worker was dealt."""
+        """Forget an item of a worker, of which nothing is left."""
         self._dealer.finish(worker, number)
         key = self._items.pop(number).request.key
         self._by_key[key].remove(number)

@@ -27,7 +27,9 @@ class Bounds:
 
     @classmethod
     def of_environment(cls) -> Bounds:
-        """By SHAREGEN_WORKER_TIMEOUT, in seconds. Raises UsageError where it is no such number."""
+        """Read the bounds from SHAREGEN_WORKER_TIMEOUT, in seconds. Raises UsageError where it is
+        no such number.
+        """
         text = os.environ.get(VARIABLE, "")
         try:
             silence = float(text) if text else _SILENCE

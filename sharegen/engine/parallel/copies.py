@@ -116,7 +116,9 @@ class Copy:
                 os.kill(self.pid, signal.SIGKILL)
 
     def wait(self, timeout: float = 5) -> int:
-        """Its exit code; raises subprocess.TimeoutExpired where it runs on, or nobody knows."""
+        """Wait for its exit code; raises subprocess.TimeoutExpired where it runs on, or nobody
+        knows.
+        """
         until = time.monotonic() + timeout
         while self._code is None:
             try:

@@ -144,7 +144,7 @@ class Dealer:
         return item in self._shares[worker].given
 
     def holds(self, worker: Worker) -> int:
-        """Items that a worker has been dealt and has not finished."""
+        """Return the items that a worker has been dealt and has not finished."""
         return len(self._shares[worker].given)
 
     def _owned(self, share: _Share) -> float:
@@ -165,7 +165,7 @@ class Dealer:
 
 
 def _runs(items: list[int]) -> Iterator[tuple[int, int]]:
-    """Ascending numbers as (start, end) of what is consecutive among them."""
+    """Turn ascending numbers into (start, end) of what is consecutive among them."""
     start = 0
     for i in range(1, len(items) + 1):
         if i == len(items) or items[i] != items[i - 1] + 1:

@@ -130,7 +130,7 @@ class Driver:
                 raise error
 
     def errors(self, requests: Sequence[Request]) -> Sequence[SharegenError | None]:
-        """For each request what Engine.check raises, or None."""
+        """Return for each request what Engine.check raises, or None."""
         some = self._config.lookahead  # at a time, so that no message is as long as a job
         starts = range(0, len(requests), some)
         return [error for at in starts for error in self._errors(requests[at : at + some])]
@@ -225,7 +225,9 @@ class Driver:
     # -- samples that run ---------------------------------------------------------------------
 
     def cancel(self, key: int, samples: Collection[int] | None = None) -> list[int]:
-        """As Engine.cancel; what a worker has finished before it hears of it still comes."""
+        """Cancel as Engine.cancel does; what a worker has finished before it hears of it still
+        comes.
+        """
         self._need_job("there is nothing to cancel: no job runs")
         ended: list[int] = []
         for worker, gone in self._assignment.cancel(key, samples):
@@ -235,7 +237,7 @@ class Driver:
         return ended
 
     def call(self, key: int, required: int) -> None:
-        """As Engine.call."""
+        """Require samples, as Engine.call does."""
         self._need_job("there are no samples to call: no job runs")
         for worker in self._assignment.call(key, required):
             self._send(worker, Require(key, required))

@@ -62,7 +62,7 @@ class EngineProcess:
         self._outbox.send(message)
 
     def why(self) -> str:
-        """In words, how a worker that no longer answers has ended."""
+        """Say how a worker that no longer answers has ended."""
         try:
             code = self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:

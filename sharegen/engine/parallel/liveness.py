@@ -21,7 +21,9 @@ K = TypeVar("K")
 
 @dataclass
 class _Life:
-    """age: seconds in all; silent: since the last sign; step: how long a step lasts, by that."""
+    """The life of one process. age: seconds in all; silent: since the last sign; step: how long a
+    step lasts, by that.
+    """
 
     is_begun: bool = False
     age: float = 0.0
@@ -45,7 +47,7 @@ class Liveness(Generic[K]):
         self._lives.pop(who, None)
 
     def listened(self, seconds: float, to: Iterable[K]) -> list[tuple[K, str]]:
-        """Somebody has listened to these for so long; those who are given up, and why."""
+        """Note that somebody has listened for so long; return those who are given up, and why."""
         passed = min(seconds, LISTEN_SECONDS)  # more is time in which this process was stopped
         gone: list[tuple[K, str]] = []
         for who in to:
@@ -58,7 +60,7 @@ class Liveness(Generic[K]):
         return gone
 
     def newly_late(self, seconds: float, who: Collection[K]) -> list[K]:
-        """Those of them that have just become older than what a start takes, at most.
+        """Return those that have just become older than what a start takes, at most.
 
         seconds: for which somebody has listened last.
         """

@@ -123,7 +123,7 @@ class End:
 
 @dataclass(frozen=True)
 class Alive:
-    """It lives; step_seconds: how long the step lasts that it is in, 0 outside of one."""
+    """The sender lives; step_seconds: how long the step lasts that it is in, 0 outside of one."""
 
     step_seconds: float
 
@@ -133,7 +133,7 @@ class Alive:
 
 @dataclass(frozen=True)
 class Here:
-    """It is about to join the others."""
+    """The rank is about to join the others."""
 
 
 # -- from a worker ----------------------------------------------------------------------------

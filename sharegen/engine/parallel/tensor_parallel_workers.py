@@ -97,7 +97,7 @@ class TensorParallelWorkers:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Around what all ranks do: where it fails for want of one, that is the error."""
+        """Stand around what all ranks do: where it fails for want of one, that is the error."""
         self._inside = True
         try:
             yield
@@ -113,7 +113,7 @@ class TensorParallelWorkers:
             raise self._lost
 
     def wait(self, drawn: Drawn) -> None:
-        """Until it is drawn, or a rank is gone."""
+        """Wait until it is drawn, or a rank is gone."""
         while not drawn.is_done:
             if self._lost is not None:
                 raise self._lost

@@ -20,7 +20,7 @@ class Worker(Protocol):
         """Send it a message; raises ConnectionError where it is gone."""
 
     def why(self) -> str:
-        """In words, how a worker that no longer answers has ended."""
+        """Say how a worker that no longer answers has ended."""
 
 
 W = TypeVar("W", bound=Worker)

@@ -174,7 +174,8 @@ def _largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def segment_maxima(values: Tensor, size: int) -> Tensor:
-    """[n, V // size] the largest of every `size` values; what does not fill a segment is left out.
+    """Return [n, V // size], the largest of every `size` values; what does not fill a segment is
+    left out.
 
     values: [n, V].
     """

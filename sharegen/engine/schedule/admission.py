@@ -103,7 +103,7 @@ class Admission:
         return known
 
     def clear(self) -> None:
-        """Nothing is known: another job begins."""
+        """Forget everything: another job begins."""
         self.lengths.clear()
         self._survival = None
         self._asked = 0

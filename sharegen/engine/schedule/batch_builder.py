@@ -107,7 +107,7 @@ def fill_step(
 
 
 def one_by_one(chunks: list[Chunk]) -> list[MixedChunks]:
-    """Each chunk by itself: so its arithmetic is the same in any batch."""
+    """Take each chunk by itself: so its arithmetic is the same in any batch."""
     starts = _starts(chunks)
     return [_mixed([chunk], [start]) for chunk, start in zip(chunks, starts, strict=True)]
 

@@ -206,7 +206,7 @@ class BatchRows:
     # -- how far they are ---------------------------------------------------------------------
 
     def past_limit(self) -> list[Sequence]:
-        """Those whose last token has been launched."""
+        """Return the sequences whose last token has been launched."""
         return self._at(self._past_limit(0))
 
     def num_leaving(self, steps: int) -> int:
@@ -220,7 +220,7 @@ class BatchRows:
         return past
 
     def at_block_start(self) -> list[Sequence]:
-        """Those whose next input is the first token of a block."""
+        """Return the sequences whose next input is the first token of a block."""
         live = len(self.sequences)
         position = self.position[:live]
         offset = position - self.prefix_length[:live]

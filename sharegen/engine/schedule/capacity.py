@@ -58,7 +58,9 @@ class Capacity:
         return own <= self._blocks_beside(leaf)
 
     def most_outputs(self, leaf: Node) -> int:
-        """Tokens of a sample without max_tokens that the pool holds beside its prompt's path."""
+        """Return the tokens of a sample without max_tokens that the pool holds beside its prompt's
+        path.
+        """
         return self._blocks_beside(leaf) * self._pool.block_size + 1
 
     def blocks_at_end(self, length: int) -> int:

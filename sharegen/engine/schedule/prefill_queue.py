@@ -65,7 +65,7 @@ class PrefillQueue:
             self.num_waiting += group.unfinished
 
     def clear(self) -> None:
-        """No prompt waits any more, and none is in flight."""
+        """Drop all: no prompt waits any more, and none is in flight."""
         self.waiting.clear()
         self.drawing = 0
         self._ending.clear()

@@ -44,7 +44,7 @@ class ReadyQueue:
             yield from (sequence for sequence in speculative if not sequence.finished)
 
     def required(self) -> Iterator[Sequence]:
-        """Those that are required, in no order."""
+        """The samples that are required, in no order."""
         yield from (sequence for sequence in self._preempted if not sequence.finished)
         yield from (sequence for *_, sequence in self._required if not sequence.finished)
 

@@ -155,7 +155,7 @@ class Scheduler:
             self.cache.prune()
 
     def without_row(self) -> Iterator[Sequence]:
-        """Yield the samples that have their first token and no row, not yet or no longer."""
+        """Iterate over the samples that have their first token and no row, not yet or no longer."""
         return iter(self.ready)
 
     def find(self, key: int, sample: int) -> Sequence | None:

@@ -140,7 +140,9 @@ class Sequence(Suffix):
 
     @property
     def together(self) -> Seq[Sequence]:
-        """Those that run, wait and end with it: the beams of its search, or itself alone."""
+        """The sequences that run, wait and end with it: the beams of its search, or itself
+        alone.
+        """
         return self.group.beams or (self,)
 
     @property

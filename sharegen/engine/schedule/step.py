@@ -44,8 +44,10 @@ class ChosenPrefill:
 
 @dataclass(frozen=True)
 class PrefillStep:
-    """chunks: of which nodes. groups: the requests whose first tokens are drawn, in the order of
-    the batch's drawings. asked: [n] who wants what the batch says about prompt tokens."""
+    """A step that computes prompts. chunks: of which nodes. groups: the requests whose first tokens
+    are drawn, in the order of the batch's drawings. asked: [n] who wants what the batch says about
+    prompt tokens.
+    """
 
     batch: PrefillBatch
     chunks: list[Chunk]
@@ -55,9 +57,10 @@ class PrefillStep:
 
 @dataclass(frozen=True)
 class DecodeStep:
-    """sequences: [num_rows] who sits in each row (None: an empty row). index: [num_rows] which of
-    its output tokens the row draws, -1 where it sits the step out. bounded: rows of which a grammar
-    says what they may draw."""
+    """A step that decodes. sequences: [num_rows] which sequence has each row (None: an empty row).
+    index: [num_rows] which of its output tokens the row draws, -1 where it sits the step out.
+    bounded: rows of which a grammar says what they may draw.
+    """
 
     batch: DecodeBatch
     sequences: list[Sequence | None]

@@ -26,7 +26,8 @@ _SHAPE = 3
 
 
 class Survival:
-    """reached: [classes + 1] the share of samples with more than so many blocks of tokens.
+    """How long samples live. reached: [classes + 1] the share of samples with more than so many
+    blocks of tokens.
 
     running: [n] output tokens of the samples that have not ended.
     """

@@ -226,7 +226,7 @@ class Swapping:
         return coming
 
     def clear(self) -> None:
-        """Nobody waits any more, whatever was interrupted half-way."""
+        """Drop all: nobody waits any more, whatever was interrupted half-way."""
         self._free = list(range(self.num_slots))[::-1]
         self._saved.clear()
         self._out, self._back = [], []

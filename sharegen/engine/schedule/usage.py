@@ -47,7 +47,7 @@ class CacheUsage:
         return self.used + self.ahead + self.internal
 
     def counts(self, of_each: int = 1) -> dict[str, int]:
-        """By name, times `of_each`."""
+        """Return the counts by name, times `of_each`."""
         places = {
             "reserved": self.reserved, "used": self.used, "ahead": self.ahead,
             "internal": self.internal, "external": self.external,

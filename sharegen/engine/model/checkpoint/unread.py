@@ -271,7 +271,7 @@ def _join(parts: Sequence[torch.Tensor], dim: int = 0) -> Unread | None:
 
 
 def _sources(parts: Sequence[torch.Tensor]) -> tuple[_Source, ...] | None:
-    """Those of tensors of one dtype, none of which is read."""
+    """Return the sources of tensors of one dtype, none of which is read."""
     found = tuple(part.source for part in parts if isinstance(part, Unread))
     return found if len(found) == len(parts) and len({part.dtype for part in parts}) == 1 else None
 

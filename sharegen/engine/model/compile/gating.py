@@ -32,7 +32,7 @@ _IN_TWO = ("split", "chunk")
 
 @torch.library.custom_op("sharegen::gated_rows", mutates_args=())
 def gated_rows(gate: torch.Tensor, up: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """gate, up: [..., K] -> silu(gate) * up as `fp8.quantise_rows` gives it."""
+    """Return silu(gate) * up, of gate and up [..., K], as `fp8.quantise_rows` gives it."""
     if not gate.is_cuda:
         return fp8.quantise_rows(torch.nn.functional.silu(gate) * up)
     from sharegen.kernels import fp8_rows as kernels  # which needs Triton

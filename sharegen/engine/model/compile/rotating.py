@@ -29,7 +29,7 @@ _SAME_NUMBERS = ("view", "reshape", "transpose", "contiguous", "to", "split")  #
 
 @dataclass(frozen=True)
 class _Rotation:
-    """x: [1, H, T, D] and what it is multiplied with, [1, T, D] each."""
+    """A rotation: x [1, H, T, D] and what it is multiplied with, [1, T, D] each."""
 
     x: fx.Node
     cos: fx.Node
@@ -83,7 +83,7 @@ def _rotation(view: Any) -> _Rotation | None:
 
 
 def _factors(product: Any) -> Iterable[tuple[fx.Node, fx.Node]]:
-    """Both orders of what is multiplied."""
+    """Return both orders of what is multiplied."""
     if not is_call(product, _PRODUCTS) or len(product.args) != 2 or product.kwargs:
         return ()
     one, other = product.args
@@ -114,7 +114,9 @@ def _is_turned(cat: Any, x: fx.Node) -> bool:
 
 
 def _of_token(angles: fx.Node, x: fx.Node) -> fx.Node | None:
-    """[1, T, D], of which these are a view, if every head of x, [1, H, T, D], has the same ones."""
+    """Return the factors [1, T, D] of which these are a view, if every head of x, [1, H, T, D], has
+    the same ones.
+    """
     if not is_method(angles, "unsqueeze") or angles.args[1:] != (1,):
         return None
     shape, source = shape_of(x), angles.args[0]

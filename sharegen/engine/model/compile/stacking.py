@@ -54,12 +54,14 @@ class Stack(nn.Module):
         return last._call_impl(hidden, *args, **kwargs), between
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """From here on the model's calls of these layers compute the stack, compiled."""
+        """Compile the stack, and take over: the model's calls of these layers compute the stack,
+        compiled.
+        """
         super().compile(*args, **kwargs)
         self.take_over()
 
     def take_over(self) -> None:
-        """From here on the model's calls of these layers compute the stack.
+        """Take over: from here on the model's calls of these layers compute the stack.
 
         One layer by itself goes on as it did where all rows are wanted.
         """

@@ -55,7 +55,8 @@ def check_device(device: torch.device, experts: bool = False) -> None:
 def quantise_rows(
     x: torch.Tensor, largest: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """x: [..., K] -> (e4m3 [..., K], scales [..., 1] in float32); x is about their product.
+    """Quantise x [..., K] into (e4m3 [..., K], scales [..., 1] in float32); x is about their
+    product.
 
     largest: [..., 1] in float32, of rows of which x is a part; by default x's own.
     A row that holds NaN or an infinite number becomes NaN, and a row of zeros stays one.

@@ -47,20 +47,22 @@ def changing(changes: Mapping[Key, Change]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class StateInPlace(ABC):
-    """key: which of its mixer's states it is."""
+    """A state that changes where it lies. key: which of its mixer's states it is."""
 
     key: Key
 
     @abstractmethod
     def step(self, *args: Any, **kwargs: Any) -> Any:
-        """In place of the function that is called with the state, for all that it does."""
+        """Stand in for the function that is called with the state, for all that it does."""
 
 
 class RuleInPlace(StateInPlace):
     """The state of a delta rule."""
 
     def step(self, *args: torch.Tensor, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """args: q, k, v; kwargs: g, beta, which have a dimension of one token behind the first."""
+        """Apply the rule. args: q, k, v; kwargs: g, beta, which have a dimension of one token
+        behind the first.
+        """
         q, k, v, g, beta = (x[:, 0] for x in (*args, kwargs["g"], kwargs["beta"]))
         if torch.compiler.is_compiling():
             out = _apply_rule(q, k, v, g, beta)
@@ -112,7 +114,7 @@ def in_place(keys: Iterable[Key]) -> dict[Key, StateInPlace]:
 
 
 def no_changes(keys: Iterable[Key]) -> dict[Key, Change]:
-    """For a mixer that runs only to see it run."""
+    """Return changes that change nothing, for a mixer that runs only to see it run."""
     return {key: _no_rule if key == RECURRENT else _no_convolution for key in keys}
 
 

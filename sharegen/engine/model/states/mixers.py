@@ -65,7 +65,7 @@ class States:
         tensors: dict[Key, torch.Tensor],
         in_place: Mapping[Key, StateInPlace] | None = None,
     ) -> None:
-        """in_place: those that are not among the tensors."""
+        """Take the tensors, and as `in_place` the states that are not among them."""
         self.tensors = tensors
         self._in_place = in_place or {}
 
@@ -139,7 +139,9 @@ class Mixer:
         return next(spec for spec in self.states if spec.key == key)
 
     def step(self, hidden: torch.Tensor, states: States, compiled: bool) -> torch.Tensor:
-        """As `run` does for one token in decoding; compiled: by what `compiled` is."""
+        """Run the mixer as `run` does, for one token in decoding; compiled: by what `compiled`
+        is.
+        """
         if not compiled:
             return self.run(hidden, states, decoding=True)
         assert self.compiled is not None
@@ -185,7 +187,7 @@ def install(mixers: Sequence[Mixer], undo: ExitStack) -> None:
 
 @contextmanager
 def as_they_were(mixers: Sequence[Mixer]) -> Iterator[None]:
-    """Inside, the mixers' modules run by themselves."""
+    """Open a block in which the mixers' modules run by themselves."""
     for mixer in mixers:
         del mixer.module.forward
     try:
@@ -252,7 +254,7 @@ class _Choice:
     torch_function: Callable[..., Any]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """By where the tensors are: such kernels are for GPUs; and by where the state is."""
+        """Choose by where the tensors are: such kernels are for GPUs; and by where the state is."""
         given = (*args, *kwargs.values())
         for state in given:
             if isinstance(state, StateInPlace):
@@ -300,7 +302,7 @@ def _code_of(module: nn.Module) -> dict[str, Any]:
 
 
 def _choices(code: dict[str, Any]) -> Iterator[tuple[str, _Choice]]:
-    """By name, of the functions of a module's code."""
+    """Yield the choices in a module's code, by the names of its functions."""
     for name, value in code.items():
         if isinstance(value, _Choice):
             yield name, value
@@ -407,7 +409,7 @@ class Watching(DynamicCache):
         return super().update_recurrent_state(recurrent_states, layer_idx, state_idx, **how)
 
     def mixers(self) -> list[Mixer]:
-        """Those that were seen, in the order of their calls."""
+        """The mixers that were seen, in the order of their calls."""
         return [
             Mixer(
                 module,

@@ -60,7 +60,8 @@ def _with_state(
     delta_bias: torch.Tensor | None,
     **how: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(output [sequences, channels, tokens], last state), as `scan` returns them from nothing.
+    """Return (output [sequences, channels, tokens], last state), as `scan` returns them from
+    nothing.
 
     state: [sequences, channels, size]; hidden, dt, z: [sequences, channels, tokens]; A: [channels,
     size]; B, C: [sequences, size, tokens].

@@ -102,7 +102,9 @@ def install_stored_shard(
 def _of_whole_rows(
     weight: torch.Tensor, place: Place, plan: TensorParallelPlan, ranks: Ranks
 ) -> torch.Tensor | None:
-    """[..., N, 1]: the largest numbers of rows of which each rank has a shard; None if of none."""
+    """Return [..., N, 1], the largest numbers of rows of which each rank has a shard; None if of
+    none.
+    """
     spec = plan.shards.get(place.name)
     along = weight.ndim - (2 if place.is_transposed else 1)
     if not isinstance(spec, ShardSpec) or spec.dim != along:

@@ -117,7 +117,8 @@ class Ranks:
 
 
 def share(units: int, rank: int, size: int) -> tuple[int, int]:
-    """(first, count) of the units that a rank has; the first ranks have one more where it must be.
+    """Return (first, count) of the units that a rank has; the first ranks have one more where it
+    must be.
 
     Where there are fewer units than ranks, neighbouring ranks have the same one.
     """

@@ -93,7 +93,7 @@ def _stored_tensors(source: Source) -> dict[str, Unread]:
 
 
 def _missing_scales(scales: Mapping[Place, Unread | None]) -> dict[str, Any]:
-    """As transformers reports what is missing."""
+    """Name missing scales as transformers reports what is missing."""
     missing = [f"{place.name}_scale" for place, scale in scales.items() if scale is None]
     return {"missing_keys": missing, "mismatched_keys": []}
 
@@ -109,7 +109,8 @@ def _file(source: Source, name: str) -> str | None:
 
 @contextmanager
 def _keeping_own_shards(plan: TensorParallelPlan, ranks: Ranks, later: set[str]) -> Iterator[None]:
-    """Inside, a module that is given a parameter of the whole model keeps the rank's shard.
+    """Open a block in which a module that is given a parameter of the whole model keeps the rank's
+    shard.
 
     later: the names of those that are not read yet.
     """
@@ -169,7 +170,7 @@ def own_shard(
 
 
 def keep_own_shards(model: PreTrainedModel, plan: TensorParallelPlan, ranks: Ranks) -> None:
-    """The same for a model that is there, as on torch's meta device."""
+    """Keep the rank's shard of a model that is there, as on torch's meta device."""
     shards: dict[int, nn.Parameter] = {}
     for path, module in model.named_modules():
         for name, whole in list(module.named_parameters(recurse=False)):

@@ -140,7 +140,7 @@ class TensorParallelPlan:
     collectives: dict[str, Collective] = field(default_factory=dict)
 
     def shards_of(self, path: str, whole: torch.Tensor) -> list[torch.Tensor]:
-        """Each rank's shard of a parameter, by rank; one where all have the whole of it."""
+        """Return each rank's shard of a parameter, by rank; one where all have the whole of it."""
         spec = self.shards.get(path)
         if spec is None:
             return [whole]
@@ -265,7 +265,7 @@ def _cut_columns(plan: TensorParallelPlan, path: str, module: nn.Module, kind: s
 
 
 def _cut_experts(plan: TensorParallelPlan, path: str, module: nn.Module, kind: str) -> None:
-    """gate_up_proj and down_proj of all experts; every rank has some columns of each expert."""
+    """Cut gate_up_proj and down_proj of all experts; every rank has some columns of each expert."""
     into, out_of = (2, 1) if kind in _TRANSPOSED else (1, 2)
     for name, weight in module.named_parameters(recurse=False):
         if name.startswith("gate_up_proj"):
@@ -309,7 +309,7 @@ def _cut_inputs(plan: TensorParallelPlan, path: str, module: nn.Module, units: i
 def _cut_vocabulary(
     plan: TensorParallelPlan, model: PreTrainedModel, names: dict[int, str]
 ) -> None:
-    """Both ends of the model by tokens, so that weights that both share are cut alike."""
+    """Cut both ends of the model by tokens, so that weights that both share are cut alike."""
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     assert isinstance(embedding, nn.Embedding) and isinstance(head, nn.Linear)
     for module in (embedding, head):

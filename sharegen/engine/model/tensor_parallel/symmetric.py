@@ -83,7 +83,7 @@ class SymmetricSum(ABC):
 
     @abstractmethod
     def begin(self) -> None:
-        """Before the sums of a forward, which are the same ones on all ranks."""
+        """Prepare for the sums of a forward, which are the same ones on all ranks."""
         ...
 
     @abstractmethod
