@@ -176,16 +176,22 @@ def _function(name: str, function: Any) -> dict[str, Any]:
 
 def tools_of(name: str, value: Any) -> list[dict[str, Any]] | None:
     """Schemas of functions, from a list or the JSON text of one; None where there are none."""
-    if isinstance(value, str):
-        try:
-            value = json_values.parse(value)
-        except JsonError as error:
-            raise RenderError(f"{name} is not JSON: {error}") from None
+    value = _parsed(name, value)
     if value is None or value == []:
         return None
     if not isinstance(value, list) or not all(isinstance(tool, dict) for tool in value):
         raise RenderError(f"{name} is not a list of schemas of functions")
     return [_tool(tool) for tool in value]
+
+
+def _parsed(name: str, value: Any) -> Any:
+    """What a text holds as JSON; other values as they are."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json_values.parse(value)
+    except JsonError as error:
+        raise RenderError(f"{name} is not JSON: {error}") from None
 
 
 def _tool(tool: dict[str, Any]) -> dict[str, Any]:
@@ -215,11 +221,7 @@ def _without_nulls(value: Mapping[str, Any]) -> dict[str, Any]:
 
 def kwargs_of(name: str, value: Any) -> dict[str, Any]:
     """Variables of a chat template. Raises RenderError for what is no mapping of names."""
-    if isinstance(value, str):
-        try:
-            value = json_values.parse(value)
-        except JsonError as error:
-            raise RenderError(f"{name} is not JSON: {error}") from None
+    value = _parsed(name, value)
     if not isinstance(value, dict):
         raise RenderError(f"{name} is of type {type(value).__name__}: it maps names to values")
     taken = reserved(value)

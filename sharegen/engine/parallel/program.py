@@ -13,25 +13,17 @@ import signal
 import subprocess
 import sys
 
-from sharegen.common.import_path import SAFE_PATH, import_path
+from sharegen.common.import_path import import_path
+from sharegen.common.interpreter import start_interpreter
 
 
 def begin(module: str, descriptor: int) -> subprocess.Popen[bytes]:
     """Run a module with the number of a descriptor that it is handed.
 
     It is a program of its own, not a fork, so that it may use a GPU, and a user's script needs no
-    guard around its first line. It hears no Ctrl-C, which is for the driver. Its standard input is
-    a pipe that nobody writes to: it ends with this process.
+    guard around its first line. It ends with this process.
     """
-    imports = {"PYTHONPATH": os.pathsep.join(import_path()), SAFE_PATH: "1"}
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", __name__, module, str(descriptor)],
-        pass_fds=[descriptor],
-        stdin=subprocess.PIPE,
-        stdout=2,  # stdout is for data
-        env=os.environ | imports,
-        process_group=0,
-    )
+    return start_interpreter(["-m", __name__, module], descriptor, import_path())
 
 
 def _end_with_parent() -> None:

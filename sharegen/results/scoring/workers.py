@@ -23,7 +23,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TypeAlias
 
-from sharegen.common.import_path import SAFE_PATH, import_path
+from sharegen.common.import_path import import_path
+from sharegen.common.interpreter import start_interpreter
 from sharegen.common.program_tests import ProgramProblem
 from sharegen.results.sandbox.host import SandboxError
 from sharegen.results.sandbox.limits import Limits
@@ -125,29 +126,12 @@ class Crew:
         ours, theirs = socket.socketpair()
         core = self._cores[len(self._members) % len(self._cores)] if self._cores else None
         with theirs:
-            process = _begin(theirs.fileno())
+            process = start_interpreter(["-c", _START], theirs.fileno(), _folders())
         connection = Connection(ours.detach())
         self._members[connection] = process
         with contextlib.suppress(OSError):  # it died, which the next message says
             connection.send((*self._setting, core))
         return connection
-
-
-def _begin(descriptor: int) -> subprocess.Popen[bytes]:
-    """A fresh interpreter that works on what comes on this descriptor.
-
-    It hears no Ctrl-C, which is for this process. Its standard input is a pipe that nobody writes
-    to: it ends with this process, however that ends.
-    """
-    imports = {"PYTHONPATH": os.pathsep.join(_folders()), SAFE_PATH: "1"}
-    return subprocess.Popen(
-        [sys.executable, "-P", "-c", _START, str(descriptor)],
-        pass_fds=[descriptor],
-        stdin=subprocess.PIPE,
-        stdout=2,  # stdout is for data
-        env=os.environ | imports,
-        process_group=0,
-    )
 
 
 def _folders() -> list[str]:
