@@ -42,6 +42,24 @@ FORMATS = (
         "runs as FP8",
     ),
     (
+        "FP8 by blocks of 128 x 128 (`fp8`, compressed-tensors), experts too",
+        "dequantised while read",
+        "runs as FP8",
+    ),
+    ("MXFP4 (gpt-oss)", "dequantised while read, exactly", "runs as MXFP4"),
+    ("GPTQ of 2, 4 or 8 bits, also in order of activations", "dequantised while read", "runs"),
+    ("AWQ of 4 bits in the layout GEMM", "dequantised while read", "runs"),
+    (
+        "compressed-tensors' pack-quantized (W4A16, W8A16)",
+        "dequantised while read",
+        "runs",
+    ),
+    (
+        "other layouts of these methods, W8A8, W4A4, NVFP4, MXFP8, modelopt",
+        "refused by name, or run by transformers where it has them",
+        "run",
+    ),
+    (
         "bitsandbytes, torchao and others that transformers loads",
         "run by transformers' own modules, on one GPU",
         "some run",
@@ -71,8 +89,8 @@ Where a model has fewer heads of keys and values than GPUs, neighbours have the 
 means that tests hold the parts to these sizes, and that on two ranks greedy tokens in float32 are
 one process's; *in 4*, that on four ranks they are, too. Refused in one line, before weights are
 read: *KV not cut* with N above 1, an N that does not divide the heads, weights that are not in
-safetensors, checkpoints that are quantised otherwise than to FP8, and adapters (save the merged
-model, and give that).
+safetensors, checkpoints that only transformers reads, and adapters (save the merged model, and give
+that).
 
 Another architecture is loaded if nothing speaks against it, and then compared with its own eager
 attention on two prompts before the first token: it runs exactly or is refused, too. It is not cut.
@@ -98,6 +116,12 @@ What is refused, and what to take instead:
 ## Checkpoint formats
 
 {_FORMAT_ROWS}
+
+*Dequantised while read* means that every weight becomes numbers of the run's dtype, rounded once,
+as it is read from safetensors; one line says so. Memory then holds what the model in that dtype
+takes, and a piece of one weight, or with `--quantization fp8` what FP8 takes and one weight (of
+experts, those of a layer). Such checkpoints are cut among several GPUs as any other. A checkpoint
+with parts that are missing, of another shape or no numbers is refused with the name of the part.
 
 A GGUF file is given as `--model FILE.gguf` or `LLM("FILE.gguf")`; it needs
 `pip install 'sharegen[gguf]'`, or the packages `gguf` and `accelerate`. Refused in one line: an

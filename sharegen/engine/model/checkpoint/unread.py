@@ -212,6 +212,21 @@ class _Joined:
             first += length
 
 
+def leaves(tensor: Unread) -> list[Any]:
+    """The sources that a tensor is put together of, such as those of single experts."""
+    found: list[Any] = []
+    stack: list[Any] = [tensor.source]
+    while stack:
+        source = stack.pop()
+        if isinstance(source, (_Stacked, _Joined)):
+            stack.extend(source.parts)
+        elif isinstance(source, (_Converted, _Sliced, _Transposed)):
+            stack.append(source.whole)
+        else:
+            found.append(source)
+    return found
+
+
 def _with(each: Sequence[int], dim: int, number: int) -> torch.Size:
     return torch.Size([*each[:dim], number, *each[dim + 1 :]])
 

@@ -13,8 +13,12 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.quantizers.auto import AutoHfQuantizer
 
 from sharegen.common.extras import install
+from sharegen.engine.model.checkpoint.dequantised import is_small
+from sharegen.engine.model.checkpoint.forms import Form, as_numbers, form_of
 from sharegen.engine.model.checkpoint.gguf import kinds_of, without_progress_bar
 from sharegen.engine.model.checkpoint.source import Source, explained
+from sharegen.engine.model.checkpoint.tensors import stored_tensors, take_generation_config
+from sharegen.engine.model.checkpoint.unread import Unread
 from sharegen.engine.model.fp8.loading import ToFP8
 from sharegen.engine.model.fp8.quantising import quantise_in_place
 from sharegen.engine.model.fp8.stored_fp8 import StoredFP8, stored_fp8
@@ -36,6 +40,8 @@ def load_weights(
     if source.gguf is not None:
         return _load_gguf(source, config, dtype, device, quantization)
     stored = stored_quantization(source, config, quantization)
+    if isinstance(stored, Form):
+        return _load_form(source, config, dtype, device, quantization, stored)
     own = stored if isinstance(stored, StoredFP8) else None
     fp8 = None
     placement: dict[str, Any] = {}
@@ -64,6 +70,66 @@ def load_weights(
     return (model if stored is not None else model.to(device)).eval()
 
 
+def _load_form(
+    source: Source,
+    config: Any,
+    dtype: torch.dtype,
+    device: torch.device,
+    quantization: str | None,
+    form: Form,
+) -> PreTrainedModel:
+    """The model of a checkpoint whose weights become numbers, or FP8, one by one as it is read."""
+    config = without_quantization(config)
+    kind = type(build_on_meta(source, copy.deepcopy(config), dtype))  # which changes it
+    fp8 = None if quantization is None else ToFP8(source.name, device, by_powers=is_small)
+    placement: dict[str, Any] = {} if fp8 is None else {"quantization_config": fp8}
+    with explained(source, "weights"):
+        tensors = as_numbers(source.name, form, stored_tensors(source), dtype)
+        loaded: Any = kind.from_pretrained(
+            None,
+            config=config,
+            state_dict=tensors,
+            dtype=dtype,
+            attn_implementation="eager",
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # reported, and refused in our words
+            **placement,
+        )
+        model, report = loaded
+        take_generation_config(model, source)
+    refuse_missing(source, report)
+    tell(source.name, form, dtype, quantization)
+    if fp8 is not None:
+        model = fp8.finish(model)
+    _read(model, device)
+    return model.to(device).eval()
+
+
+def _read(model: PreTrainedModel, device: torch.device) -> None:
+    """Read what a model has that is not read yet, one tensor at a time, onto the device."""
+    made: dict[int, Any] = {}
+    for module in model.modules():
+        for tensors in (module._parameters, module._buffers):
+            for name, tensor in tensors.items():
+                data = None if tensor is None else tensor.data
+                if tensor is None or not isinstance(data, Unread):
+                    continue
+                if id(tensor) not in made:
+                    read = data.read(device)
+                    is_weight = isinstance(tensor, torch.nn.Parameter)
+                    made[id(tensor)] = torch.nn.Parameter(read, False) if is_weight else read
+                tensors[name] = made[id(tensor)]
+
+
+def tell(name: str, form: object, dtype: torch.dtype, quantization: str | None) -> None:
+    """Warn, in one line, that weights are not computed with as they are stored."""
+    on = "" if quantization is None else " and on to FP8 by rows"
+    warnings.warn(
+        f"model {name}: {form}, dequantised to {str(dtype).removeprefix('torch.')}{on} while read",
+        stacklevel=2,
+    )
+
+
 def _load_gguf(
     source: Source, config: Any, dtype: torch.dtype, device: torch.device, quantization: str | None
 ) -> PreTrainedModel:
@@ -86,11 +152,7 @@ def _load_gguf(
     model, report = loaded
     refuse_missing(source, report)
     model.config = without_quantization(model.config)
-    warnings.warn(
-        f"model {source.name}: {kinds_of(source.gguf)} of a GGUF file, dequantised to "
-        f"{str(dtype).removeprefix('torch.')}{' and on to FP8' if quantization else ''}",
-        stacklevel=2,
-    )
+    tell(source.name, f"GGUF ({kinds_of(source.gguf)})", dtype, quantization)
     if quantization is not None:
         return quantise_in_place(model, source.name, device).eval()
     return model.to(device).eval()
@@ -108,11 +170,12 @@ def refuse_missing(source: Source, report: dict[str, Any]) -> None:
 
 def stored_quantization(
     source: Source, config: Any, quantization: str | None = None
-) -> StoredFP8 | str | None:
-    """How the checkpoint's weights are quantised: FP8, or the method by which transformers does it.
+) -> StoredFP8 | Form | str | None:
+    """How the checkpoint's weights are quantised; a name is of a method that transformers has.
 
-    quantization: what is asked besides. Raises ModelError for a method that transformers would
-    skip, and then read nonsense, for FP8 that it would widen, and for two quantisations at once.
+    quantization: what is asked besides; the numbers of a known form are taken on to it. Raises
+    ModelError for a method that transformers would skip, and then read nonsense, for kinds that are
+    not known, and for two quantisations at once.
     """
     parts = (config, config.get_text_config())
     settings = next(
@@ -120,6 +183,9 @@ def stored_quantization(
     )
     if settings is None:
         return None
+    form = form_of(source.name, settings)
+    if form is not None:
+        return form
     method = settings.get("quant_method", "bitsandbytes")
     if quantization is not None:
         raise ModelError(

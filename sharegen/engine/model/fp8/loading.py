@@ -7,6 +7,9 @@ holds a piece of one weight, and the host memory one weight (of experts: those o
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -33,19 +36,50 @@ from sharegen.errors import ModelError, SharegenError
 _METHOD = "sharegen_fp8"
 
 
+@dataclass
+class RowCount:
+    """Of the rows that were smaller floats: all of them, and those that FP8 holds only rounded."""
+
+    all: int = 0
+    rounded: int = 0
+
+    def add(self, rows: ScaledRows) -> None:
+        """Count those of a weight."""
+        self.all += rows.scales.numel()
+        self.rounded += rows.rounded
+
+    def tell(self, name: str) -> None:
+        """Warn, in one line, of rows that are rounded. name: of the model."""
+        if self.rounded:
+            warnings.warn(
+                f"model {name}: {self.rounded:,} of {self.all:,} rows of MXFP4 have exponents "
+                "further apart than FP8's: their smallest numbers are rounded",
+                stacklevel=2,
+            )
+
+
 @register_quantization_config(_METHOD)
 class ToFP8(QuantizationConfigMixin):
     """What `from_pretrained` is told as its `quantization_config`.
 
     name: of the model, for messages. device: where the weights go. stored: how the checkpoint has
-    FP8 weights itself, if so.
+    FP8 weights itself, if so. by_powers: whether a weight gets powers of two as scales, for its
+    numbers are such that e4m3 may have them all.
     """
 
-    def __init__(self, name: str, device: torch.device, stored: StoredFP8 | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        device: torch.device,
+        stored: StoredFP8 | None = None,
+        by_powers: Callable[[torch.Tensor], bool] = lambda weight: False,
+    ) -> None:
         self.quant_method = _METHOD  # type: ignore[assignment]
         self.name = name
         self.device = device
         self.stored = stored
+        self.by_powers = by_powers
+        self.rows = RowCount()
         self.error: SharegenError | None = None
 
     def finish(self, model: Any) -> PreTrainedModel:
@@ -54,6 +88,7 @@ class ToFP8(QuantizationConfigMixin):
             raise self.error
         model.hf_quantizer.remove_quantization_config(model)
         warn_of_small_share(model, self.name)
+        self.rows.tell(self.name)
         return model.to(self.device)
 
 
@@ -87,11 +122,15 @@ class _Quantizer(HfQuantizer):
         settings, place = self.quantization_config, self.places[name]
         expected = model.get_parameter(name).shape
         try:
+            powers = settings.by_powers(weight)
             with naming(settings.name, name):
                 if weight.shape != expected:
                     raise ModelError(f"is {list(weight.shape)} and should be {list(expected)}")
                 if settings.stored is None:
-                    self.rows[name] = quantise(weight, place.is_transposed, settings.device)
+                    made = quantise(weight, place.is_transposed, settings.device, powers=powers)
+                    self.rows[name] = made
+                    if powers:
+                        settings.rows.add(made)
                 else:
                     self.rows[name] = ScaledRows(
                         as_stored(weight.to(settings.device)), torch.empty(0)

@@ -68,6 +68,22 @@ def quantise_rows(
     return (wide / scales).to(E4M3), scales
 
 
+def quantise_rows_by_powers(
+    x: torch.Tensor, largest: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same with a power of two as the scale of each row.
+
+    Numbers of few bits are then not rounded, where the row's exponents lie within those of e4m3.
+    """
+    wide = x.float()
+    if largest is None:
+        largest = largest_of_rows(wide)
+    exponents = (largest.clamp(min=LEAST, max=1e30) / _LARGEST).log2().ceil().int()
+    scales = ((exponents + 127) << 23).view(torch.float32)  # exact on any device
+    scales = torch.where(largest.isfinite(), scales, torch.nan)
+    return (wide / scales).to(E4M3), scales
+
+
 def rows_of(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Quantise the rows of x [T, K] as `quantise_rows` does, on a GPU by one kernel."""
     if not x.is_cuda:

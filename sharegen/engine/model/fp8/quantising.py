@@ -27,6 +27,7 @@ from sharegen.engine.model.fp8.products import (
     FP8Linear,
     check_device,
     quantise_rows,
+    quantise_rows_by_powers,
 )
 from sharegen.errors import ModelError
 
@@ -59,10 +60,14 @@ class Place:
 
 @dataclass(frozen=True)
 class ScaledRows:
-    """A weight in FP8. values: [..., N, K] in e4m3; scales: [..., N, 1] in float32."""
+    """A weight in FP8. values: [..., N, K] in e4m3; scales: [..., N, 1] in float32.
+
+    rounded: rows with numbers that e4m3 does not have, where they were counted.
+    """
 
     values: torch.Tensor
     scales: torch.Tensor
+    rounded: int = 0
 
 
 Shards = Callable[[str, torch.Tensor], Iterable[torch.Tensor]]
@@ -119,12 +124,14 @@ def quantise(
     is_transposed: bool,
     device: torch.device,
     largest: torch.Tensor | None = None,
+    powers: bool = False,
 ) -> ScaledRows:
     """A weight in FP8 on the device, piece by piece: beside the result it takes next to nothing.
 
     weight: [..., N, K], or [..., K, N] if transposed, on any device. largest: [..., N, 1], the
-    largest absolute numbers of rows of which the weight has a shard; by default its own. Raises
-    ModelError, whose message lacks the weight's name, where its numbers are not finite.
+    largest absolute numbers of rows of which the weight has a shard; by default its own. powers:
+    scales are powers of two, and rows that e4m3 holds only rounded are counted. Raises ModelError,
+    whose message lacks the weight's name, where its numbers are not finite.
     """
     if is_transposed:
         weight = weight.transpose(-2, -1)
@@ -132,13 +139,18 @@ def quantise(
     values = torch.empty(rows.shape, dtype=E4M3, device=device)
     scales = torch.empty((len(rows), 1), dtype=torch.float32, device=device)
     step = math.ceil(_PIECE / rows.shape[1])
+    to_rows = quantise_rows_by_powers if powers else quantise_rows
+    rounded = 0
     for start in range(0, len(rows), step):
         piece = slice(start, start + step)
         of_whole = None if largest is None else largest.view(-1, 1)[piece]
-        values[piece], scales[piece] = quantise_rows(rows[piece].to(device), of_whole)
+        own = rows[piece].to(device)
+        values[piece], scales[piece] = to_rows(own, of_whole)
+        if powers:
+            rounded += int((values[piece].float() * scales[piece] != own).any(-1).sum())
     if not scales.isfinite().all():
         raise ModelError("holds NaN or infinite numbers")
-    return ScaledRows(values.view(weight.shape), scales.view(*weight.shape[:-1], 1))
+    return ScaledRows(values.view(weight.shape), scales.view(*weight.shape[:-1], 1), rounded)
 
 
 def install(model: PreTrainedModel, place: Place, rows: ScaledRows) -> None:

@@ -13,8 +13,14 @@ from collections.abc import Mapping, Sequence
 import torch
 from transformers import PreTrainedModel
 
+from sharegen.engine.model.checkpoint.dequantised import is_small
 from sharegen.engine.model.checkpoint.unread import Unread
-from sharegen.engine.model.fp8.loading import as_stored, expect_scales, usable_scale
+from sharegen.engine.model.fp8.loading import (
+    RowCount,
+    as_stored,
+    expect_scales,
+    usable_scale,
+)
 from sharegen.engine.model.fp8.products import largest_of_rows
 from sharegen.engine.model.fp8.quantising import (
     Place,
@@ -63,14 +69,19 @@ def quantise_shard(
     Of what is not read yet one weight's shard is read at a time. name: of the model. Raises
     ModelError where numbers are not finite.
     """
+    count = RowCount()
     for place in found:
         weight = shard.get_parameter(place.name).detach()
+        powers = is_small(weight)
         if isinstance(weight, Unread):
             weight = weight.read(ranks.device)
         largest = _of_whole_rows(weight, place, plan, ranks)
         with naming(name, place.name):
-            rows = quantise(weight, place.is_transposed, ranks.device, largest)
+            rows = quantise(weight, place.is_transposed, ranks.device, largest, powers)
+        if powers:
+            count.add(rows)
         install(shard, place, rows)
+    count.tell(name)
 
 
 def install_stored_shard(

@@ -12,10 +12,12 @@ from sharegen.engine.model.checkpoint.source import Source, quiet
 from sharegen.engine.model.checkpoint.weights import (
     build_on_meta,
     stored_quantization,
+    tell,
     without_quantization,
 )
 from sharegen.engine.model.fp8.loading import install_on_meta
 from sharegen.engine.model.fp8.quantising import check, places
+from sharegen.engine.model.fp8.stored_fp8 import StoredFP8
 from sharegen.engine.model.probe import IMPLEMENTATION as PROBE
 from sharegen.engine.model.probe import probe
 from sharegen.engine.model.rope import hold_frequencies
@@ -48,19 +50,23 @@ def load_shard(
     stored = stored_quantization(source, config, quantization)
     if isinstance(stored, str):
         raise ModelError(
-            f"model {source.name} is quantised ({stored}): several GPUs take checkpoints that are "
-            "not, or are FP8; leave --tensor-parallel-size at 1"
+            f"model {source.name} is quantised ({stored}), which several GPUs do not read: leave "
+            "--tensor-parallel-size at 1"
         )
     config = without_quantization(config)
     whole = build_on_meta(source, deepcopy(config), dtype)  # which it changes
     plan = plan_shards(whole, source.name, ranks.size)
-    has_fp8 = quantization is not None or stored is not None
-    found = places_of_shards(whole, plan, source.name, stored) if has_fp8 else []
+    own = stored if isinstance(stored, StoredFP8) else None
+    form = None if isinstance(stored, StoredFP8) else stored
+    has_fp8 = quantization is not None or own is not None
+    found = places_of_shards(whole, plan, source.name, own) if has_fp8 else []
     if weights:
         if has_fp8:
             check(found, whole, source.name, ranks.device)
-        is_stored = stored is not None
-        shard = read_own_shards(source, config, type(whole), dtype, plan, ranks, found, is_stored)
+        kind, is_stored = type(whole), own is not None
+        shard = read_own_shards(source, config, kind, dtype, plan, ranks, found, is_stored, form)
+        if form is not None:
+            tell(source.name, form, dtype, quantization)
     else:
         shard = whole
         keep_own_shards(shard, plan, ranks)

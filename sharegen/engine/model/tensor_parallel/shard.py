@@ -8,7 +8,6 @@ are stored one by one, and the checkpoint's conversion stays transformers' own.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,20 +15,17 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules import module as registration
-from transformers import GenerationConfig, PreTrainedModel
-from transformers.utils import cached_file
+from transformers import PreTrainedModel
 
+from sharegen.engine.model.checkpoint.forms import Form, as_numbers
 from sharegen.engine.model.checkpoint.source import Source, explained
-from sharegen.engine.model.checkpoint.unread import Stored, Unread
+from sharegen.engine.model.checkpoint.tensors import stored_tensors, take_generation_config
+from sharegen.engine.model.checkpoint.unread import Unread
 from sharegen.engine.model.checkpoint.weights import refuse_missing
 from sharegen.engine.model.fp8.quantising import Place
 from sharegen.engine.model.tensor_parallel.fp8_shards import install_stored_shard, quantise_shard
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.engine.model.tensor_parallel.sharding_plan import TensorParallelPlan
-from sharegen.errors import ModelError
-
-_WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
-_GENERATION = "generation_config.json"
 
 
 def read_own_shards(
@@ -41,14 +37,18 @@ def read_own_shards(
     ranks: Ranks,
     fp8: Sequence[Place] = (),
     stored: bool = False,
+    form: Form | None = None,
 ) -> PreTrainedModel:
     """Make a model of that kind with the rank's shard of the weights, on the rank's device.
 
-    fp8: the weights that become FP8 as they are read, or are `stored` so. Raises ModelError when
-    weights are missing, not in safetensors, or not finite where they must be.
+    fp8: the weights that become FP8 as they are read, or are `stored` so. form: in which the
+    checkpoint has its weights, if another one than numbers. Raises ModelError when weights are
+    missing, not in safetensors, or not finite where they must be.
     """
     with explained(source, "weights"):
-        tensors = _stored_tensors(source)
+        tensors = stored_tensors(source)
+        if form is not None:
+            tensors = as_numbers(source.name, form, tensors, dtype)
         scales = {place: tensors.pop(f"{place.name}_scale", None) for place in fp8 if stored}
         with _keeping_own_shards(plan, ranks, {place.name for place in fp8}):
             loaded: Any = kind.from_pretrained(
@@ -61,8 +61,7 @@ def read_own_shards(
                 ignore_mismatched_sizes=True,  # reported, and refused below in our words
             )
         shard, report = loaded
-        if _file(source, _GENERATION) is not None:
-            shard.generation_config = GenerationConfig.from_pretrained(source.name, **source.place)
+        take_generation_config(shard, source)
     refuse_missing(source, report)
     if stored:
         refuse_missing(source, _missing_scales(scales))
@@ -73,38 +72,10 @@ def read_own_shards(
     return shard.to(ranks.device).eval()
 
 
-def _stored_tensors(source: Source) -> dict[str, Unread]:
-    """All tensors of a checkpoint, none of them read. Raises ModelError where they are pickled."""
-    index = _file(source, _INDEX)
-    names = [_WEIGHTS]
-    if index is not None:
-        with open(index, encoding="utf-8") as stream:
-            names = sorted(set(json.load(stream)["weight_map"].values()))
-    found: dict[str, Unread] = {}
-    for name in names:
-        path = _file(source, name)
-        if path is None:
-            raise ModelError(
-                f"model {source.name} has no {name}: several GPUs read safetensors alone, which "
-                "AutoModelForCausalLM.from_pretrained(...).save_pretrained(FOLDER) writes"
-            )
-        found |= {key: Unread(stored) for key, stored in Stored.all_of(path).items()}
-    return found
-
-
 def _missing_scales(scales: Mapping[Place, Unread | None]) -> dict[str, Any]:
     """Name missing scales as transformers reports what is missing."""
     missing = [f"{place.name}_scale" for place, scale in scales.items() if scale is None]
     return {"missing_keys": missing, "mismatched_keys": []}
-
-
-def _file(source: Source, name: str) -> str | None:
-    return cached_file(
-        source.name,
-        name,
-        **source.place,
-        _raise_exceptions_for_missing_entries=False,
-    )
 
 
 @contextmanager

@@ -168,8 +168,6 @@ def quantise(folder: Path, **settings: object) -> None:
 @pytest.mark.parametrize(
     ("package", "settings", "named"),
     [
-        ("optimum", {"quant_method": "gptq", "bits": 4}, "optimum"),
-        ("gptqmodel", {"quant_method": "awq", "bits": 4}, "gptqmodel"),
         ("bitsandbytes", {"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes"),
         ("bitsandbytes", {"load_in_8bit": True}, "bitsandbytes"),
         ("compressed_tensors", {"quant_method": "compressed-tensors"}, "compressed-tensors"),

@@ -12,9 +12,11 @@ from safetensors.torch import save_file
 from sharegen.engine.model.checkpoint.source import load_config, locate
 from sharegen.engine.model.checkpoint.unread import Stored, Unread
 from sharegen.engine.model.checkpoint.weights import build_on_meta, load_weights
-from sharegen.engine.model.tensor_parallel.load_shard import plan_shards
+from sharegen.engine.model.tensor_parallel.load_shard import load_shard, plan_shards
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.engine.model.tensor_parallel.shard import read_own_shards
+from tests.engine.model.checkpoint.packers import store
+from tests.engine.model.checkpoint.test_forms import FORMS
 from tests.engine.tiny_models import make_tiny
 
 CPU = torch.device("cpu")
@@ -120,3 +122,20 @@ def test_parts_hold_the_numbers_of_the_whole(name: str, tmp_path: Path) -> None:
             cut = plan.shards.get(path)
             own = wanted.data if cut is None else cut.take(wanted.data, rank, 2)
             assert found[path].dtype == own.dtype and torch.equal(found[path], own), path
+
+
+@pytest.mark.parametrize("form", ["gptq in order of activations", "awq", "fp8 by blocks"])
+@pytest.mark.filterwarnings("ignore:.*dequantised to")
+def test_parts_of_a_quantised_checkpoint_hold_the_numbers_of_the_whole(
+    form: str, tmp_path: Path
+) -> None:
+    whole = dict(store(tmp_path, "qwen3", *FORMS[form]).named_parameters())
+    for rank in (0, 1):
+        ranks = Ranks(rank, 2, CPU)
+        source = locate(tmp_path)
+        part, plan = load_shard(source, load_config(source), torch.float32, ranks, True, None)
+        for name, found in part.named_parameters():
+            path = name.replace(".inner.", ".")  # of what a collective stands around
+            cut = plan.shards.get(path)
+            own = whole[path].data if cut is None else cut.take(whole[path].data, rank, 2)
+            assert torch.equal(found, own), path

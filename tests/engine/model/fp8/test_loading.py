@@ -243,7 +243,7 @@ def test_what_cannot_be_asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert said.startswith("FP8 weights need a GPU with FP8")
 
 
-@pytest.mark.parametrize("method", ["gptq", "awq", "bitsandbytes", "fp8", "compressed-tensors"])
+@pytest.mark.parametrize("method", ["bitsandbytes", "fp8", "compressed-tensors"])
 def test_two_quantisations_at_once(folder: Path, method: str) -> None:
     describe(folder, {"quant_method": method, "bits": 4})
     assert message(folder, quantization="fp8") == (
@@ -342,12 +342,9 @@ def test_what_else_is_wrong_in_a_checkpoint_that_is_fp8(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "kind"),
     [
-        ({"quant_method": "fp8", "weight_block_size": [128, 128]},
-         "fp8, with scales of blocks of [128, 128]"),
         ({"quant_method": "fp8", "activation_scheme": "static"}, "fp8"),
         ({"quant_method": "mxfp8"}, "mxfp8"),
         ({"quant_method": "modelopt", "quant_algo": "FP8"}, "modelopt"),
-        (compressed("block"), "compressed-tensors, block scales"),
         (compressed("channel", input_activations=None),
          "compressed-tensors, channel scales, activations that are not FP8"),
         (compressed("channel", targets=["re:.*q_proj"]),

@@ -1,0 +1,74 @@
+"""Weights as small floats with scales: FP8 by blocks of 128 x 128, and MXFP4 by 32 of a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from sharegen.engine.model.checkpoint.dequantised import Dequantised, check_shape, part_of, usable
+from sharegen.engine.model.checkpoint.unread import Unread
+
+BLOCK = 128
+_E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+_MX_GROUP = 32
+_MX_BIAS = 127
+_MX_NAN = 255
+
+Tensors = dict[str, Unread]
+
+
+@dataclass(frozen=True)
+class FP8Blocks:
+    """A weight in e4m3 with a float for each 128 x 128 of it, under its name and `scale`."""
+
+    scale: str
+
+    def __str__(self) -> str:
+        return f"FP8 by blocks of {BLOCK}"
+
+    def weight(self, model: str, name: str, parts: Tensors, dtype: torch.dtype) -> Dequantised:
+        """parts: "weight" [..., N, K] and "scale" [..., N / 128, K / 128]."""
+        values, scales = parts["weight"], parts["scale"]
+        *leading, outputs, inputs = values.shape
+        expected = [*leading, -(-outputs // BLOCK), -(-inputs // BLOCK)]
+        check_shape(model, f"{name}{self.scale}", scales, expected)
+        across = torch.arange(inputs) // BLOCK
+
+        def rows(place: tuple[int, ...], first: int, count: int) -> torch.Tensor:
+            begin, end = first // BLOCK, -(-(first + count) // BLOCK)
+            own = part_of(scales, *place, slice(begin, end), slice(None))
+            own = usable(model, f"{name}{self.scale}", own, positive=True)
+            down = torch.arange(first, first + count) // BLOCK - begin
+            part = part_of(values, *place, slice(first, first + count), slice(None))
+            return part.float() * own[down][:, across]
+
+        return Dequantised(values.shape, dtype, rows)
+
+
+@dataclass(frozen=True)
+class MXFP4:
+    """e2m1, two numbers a byte, with a power of two for 32 of them; the weight lies transposed."""
+
+    def __str__(self) -> str:
+        return "MXFP4"
+
+    def weight(self, model: str, name: str, parts: Tensors, dtype: torch.dtype) -> Dequantised:
+        """parts: "blocks" [..., N, G, 16] and "scales" [..., N, G], uint8. Returns [..., N, K]."""
+        blocks, scales = parts["blocks"], parts["scales"]
+        *leading, outputs, groups, _ = blocks.shape
+        check_shape(model, f"{name}_blocks", blocks, [*leading, outputs, groups, _MX_GROUP // 2])
+        check_shape(model, f"{name}_scales", scales, [*leading, outputs, groups])
+        numbers = torch.tensor([*_E2M1, *(-number for number in _E2M1)])
+        powers = torch.tensor([*(2.0 ** (e - _MX_BIAS) for e in range(_MX_NAN)), torch.nan])
+        pairs = torch.stack([numbers.repeat(16), numbers.repeat_interleave(16)], dim=-1)
+
+        def rows(place: tuple[int, ...], first: int, count: int) -> torch.Tensor:
+            own = slice(first, first + count)
+            factor = powers[part_of(scales, *place, own, slice(None)).int()]
+            factor = usable(model, f"{name}_scales", factor)
+            bytes_ = part_of(blocks, *place, own, slice(None), slice(None)).int()
+            return (pairs[bytes_].flatten(-2) * factor[..., None]).flatten(1)
+
+        shape = torch.Size([*leading, outputs, groups * _MX_GROUP])
+        return Dequantised(shape, dtype, rows, small=True)

@@ -1,0 +1,50 @@
+"""All tensors of a checkpoint in safetensors, none of which is read yet."""
+
+from __future__ import annotations
+
+import json
+
+from transformers import GenerationConfig, PreTrainedModel
+from transformers.utils import cached_file
+
+from sharegen.engine.model.checkpoint.source import Source
+from sharegen.engine.model.checkpoint.unread import Stored, Unread
+from sharegen.errors import ModelError
+
+_WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_GENERATION = "generation_config.json"
+
+
+def stored_tensors(source: Source) -> dict[str, Unread]:
+    """All tensors of a checkpoint, none of them read. Raises ModelError where they are pickled."""
+    index = _file(source, _INDEX)
+    names = [_WEIGHTS]
+    if index is not None:
+        with open(index, encoding="utf-8") as stream:
+            names = sorted(set(json.load(stream)["weight_map"].values()))
+    found: dict[str, Unread] = {}
+    for name in names:
+        path = _file(source, name)
+        if path is None:
+            raise ModelError(
+                f"model {source.name} has no {name}: several GPUs, and checkpoints that are "
+                "quantised, are read from safetensors alone: AutoModelForCausalLM.from_pretrained"
+                "(...).save_pretrained(FOLDER) writes them"
+            )
+        found |= {key: Unread(stored) for key, stored in Stored.all_of(path).items()}
+    return found
+
+
+def take_generation_config(model: PreTrainedModel, source: Source) -> None:
+    """Give a model that was made without its folder the generation config that lies there."""
+    if _file(source, _GENERATION) is not None:
+        model.generation_config = GenerationConfig.from_pretrained(source.name, **source.place)
+
+
+def _file(source: Source, name: str) -> str | None:
+    return cached_file(
+        source.name,
+        name,
+        **source.place,
+        _raise_exceptions_for_missing_entries=False,
+    )

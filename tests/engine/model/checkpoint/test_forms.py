@@ -1,0 +1,212 @@
+"""Quantised checkpoints: every number is what the public formats say, and broken ones are named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from sharegen.engine.model.checkpoint.forms import as_numbers, form_of
+from sharegen.engine.model.checkpoint.unread import Stored, Unread
+from sharegen.engine.model.fp8.products import E4M3, EMULATE
+from sharegen.engine.model.load import load_model
+from sharegen.errors import ModelError
+from tests.engine.jobs import GREEDY, forest, make_engine, requests_of, run
+from tests.engine.model.checkpoint import packers
+from tests.engine.model.checkpoint.packers import Packer, Tensors, rewrite, store
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*dequantised to")
+
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 16, "desc_act": False}
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 16, "zero_point": True, "version": "gemm"}
+BLOCKS = {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}
+
+
+def packed(bits: int = 4, **weights: Any) -> dict[str, Any]:
+    scheme = {"num_bits": bits, "type": "int", "strategy": "group", "group_size": 16} | weights
+    return {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "config_groups": {"group_0": {"weights": scheme, "targets": ["Linear"]}},
+        "ignore": ["lm_head"],
+    }
+
+
+def compressed_blocks(block: list[int]) -> dict[str, Any]:
+    scheme = packed(8, type="float", strategy="block", block_structure=block)
+    return scheme | {"format": "float-quantized"}
+
+
+FORMS: dict[str, tuple[dict[str, Any], Packer]] = {
+    "gptq": (GPTQ, packers.gptq()),
+    "gptq of 8 bits, symmetric": (GPTQ | {"bits": 8}, packers.gptq(8, symmetric=True)),
+    "gptq of 2 bits, one group": (
+        GPTQ | {"bits": 2, "group_size": -1}, packers.gptq(2, size=64)),
+    "gptq in order of activations": (GPTQ | {"desc_act": True}, packers.gptq(shuffled=True)),
+    "gptq of the second format": (
+        GPTQ | {"checkpoint_format": "gptq_v2"}, packers.gptq(v2=True)),
+    "awq": (AWQ, packers.awq()),
+    "packed, symmetric": (packed(symmetric=True), packers.packed_rows()),
+    "packed, with zero points": (
+        packed(symmetric=False), packers.packed_rows(symmetric=False)),
+    "packed, a scale a row": (
+        packed(8, strategy="channel", group_size=None, symmetric=True),
+        packers.packed_rows(8, None)),
+    "packed, in order of activations": (
+        packed(actorder="group", symmetric=True), packers.packed_rows(shuffled=True)),
+    "fp8 by blocks": (BLOCKS, packers.fp8_blocks()),
+    "fp8 by blocks, compressed": (
+        compressed_blocks([128, 128]), packers.fp8_blocks("weight_scale")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_number_is_what_the_format_says(form: str, tmp_path: Path) -> None:
+    settings, pack = FORMS[form]
+    plain = store(tmp_path, "llama", settings, pack)
+    with pytest.warns(UserWarning, match="dequantised to float32 while read"):
+        loaded = load_model(tmp_path, device="cpu")
+    assert_same(loaded.model, plain)
+    half = load_model(tmp_path, device="cpu", dtype="bfloat16").model
+    assert_same(half, plain.bfloat16())
+
+
+def assert_same(model: torch.nn.Module, plain: torch.nn.Module) -> None:
+    expected = dict(plain.named_parameters())
+    found = dict(model.named_parameters())
+    assert found.keys() == expected.keys()
+    for name, weight in found.items():
+        assert type(weight.data) is torch.Tensor
+        assert torch.equal(weight, expected[name]), name
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_any_part_of_a_weight_is_read_alone(form: str, tmp_path: Path) -> None:
+    settings, pack = FORMS[form]
+    known = form_of("tiny", settings)
+    assert known is not None
+    size = (300, 200) if "blocks" in form else (40, 64)
+    parts, worth = pack("a.weight", torch.randn(size))
+    save_file({f"a.{name}": part for name, part in parts.items()}, tmp_path / "x.safetensors")
+    stored = {k: Unread(v) for k, v in Stored.all_of(str(tmp_path / "x.safetensors")).items()}
+    weight = as_numbers("tiny", known, stored, torch.float32)["a.weight"]
+    assert torch.equal(weight.read(), worth)
+    for first, last, left, right in ((0, 1, 0, 1), (3, 29, 5, 60), (39, 40, 0, 64), (7, 7, 2, 9)):
+        part = weight[first:last, left:right]
+        assert isinstance(part, Unread)
+        assert torch.equal(part.read(), worth[first:last, left:right])
+
+
+@pytest.mark.parametrize("name", ["qwen3_moe", "deepseek_v3"])
+def test_experts_that_are_stored_one_by_one(name: str, tmp_path: Path) -> None:
+    plain = store(tmp_path, name, *FORMS["fp8 by blocks"])
+    loaded = load_model(tmp_path, device="cpu")
+    assert_same(loaded.model, plain)
+    prompts = forest()[:3]
+    tokens = run(make_engine(loaded, block_size=4), requests_of(prompts, GREEDY)).tokens
+    plain.generation_config.eos_token_id = None
+    for index, prompt in enumerate(prompts):
+        whole = plain.generate(torch.tensor([prompt]), max_new_tokens=12, do_sample=False)
+        assert tokens[index, 0] == whole[0, len(prompt) :].tolist()
+
+
+def test_it_may_go_on_to_fp8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(EMULATE, "1")
+    plain = store(tmp_path, "llama", *FORMS["awq"])
+    with pytest.warns(UserWarning, match="on to FP8 by rows while read"):
+        loaded = load_model(tmp_path, device="cpu", quantization="fp8")
+    layer = loaded.model.get_submodule("model.layers.0.mlp.up_proj")
+    stored = plain.get_submodule("model.layers.0.mlp.up_proj").weight
+    assert layer.weight.dtype is E4M3
+    assert (
+        layer.weight.float() * layer.weight_scale - stored
+    ).abs().max() < stored.abs().max() / 16
+    plan = load_model(tmp_path, device="cpu", quantization="fp8", weights=False)
+    assert plan.weights_bytes == loaded.weights_bytes
+
+
+def refused(folder: Path, **options: Any) -> str:
+    with pytest.raises(ModelError) as error:
+        load_model(folder, device="cpu", **options)
+    told = str(error.value)
+    assert "\n" not in told and str(folder) in told
+    return told
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        (GPTQ | {"bits": 3}, "GPTQ of 3 bits"),
+        (GPTQ | {"checkpoint_format": "marlin"}, "GPTQ in the layout marlin"),
+        (GPTQ | {"dynamic": {"-:.*": {}}}, "other settings for some layers"),
+        (GPTQ | {"group_size": 0}, "groups of 0"),
+        (AWQ | {"bits": 8}, "AWQ of 8 bits"),
+        (AWQ | {"version": "gemv"}, "AWQ in the layout gemv"),
+        (BLOCKS | {"weight_block_size": [64, 128]}, "blocks of [64, 128]"),
+        (BLOCKS | {"activation_scheme": "static"}, "fixed scales of activations"),
+        (compressed_blocks([64, 64]), "blocks of [64, 64]"),
+        (packed(3), "of 3 bits"),
+        (packed(strategy="tensor"), "tensor scales"),
+    ],
+)
+def test_other_kinds_are_refused_by_name(settings: dict[str, Any], named: str) -> None:
+    with pytest.raises(ModelError) as error:
+        form_of("tiny", settings)
+    assert named in str(error.value) and "model tiny is quantised" in str(error.value)
+
+
+Q = "model.layers.1.self_attn.q_proj."
+
+
+def change(folder: Path, to: Any) -> None:
+    settings = json.loads((folder / "config.json").read_text())["quantization_config"]
+
+    def changed(tensors: Tensors) -> Tensors:
+        to(tensors)
+        return tensors
+
+    rewrite(folder, settings, changed)
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, torch.nan, torch.inf])
+@pytest.mark.parametrize("quantization", [None, "fp8"])
+def test_a_scale_of_a_block_that_is_none(
+    bad: float, quantization: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(EMULATE, "1")
+    store(tmp_path, "llama", *FORMS["fp8 by blocks"])
+    change(tmp_path, lambda tensors: tensors[f"{Q}weight_scale_inv"].fill_(bad))
+    told = refused(tmp_path, quantization=quantization)
+    assert f"{Q}weight_scale_inv holds a scale that is zero, negative or no number" in told
+
+
+def test_parts_that_are_missing_or_of_another_shape(tmp_path: Path) -> None:
+    store(tmp_path, "llama", *FORMS["fp8 by blocks"])
+    change(tmp_path, lambda tensors: tensors.update({f"{Q}weight_scale_inv": torch.ones(2, 1)}))
+    assert f"{Q}weight_scale_inv is [2, 1] and should be [1, 1]" in refused(tmp_path)
+    change(tmp_path, lambda tensors: tensors.pop(f"{Q}weight_scale_inv"))
+    assert f"{Q}weight is quantised, and what it is scaled by is missing" in refused(tmp_path)
+    change(tmp_path, lambda tensors: tensors.pop(f"{Q}weight"))
+    assert f"1 weights are missing or of another shape, such as {Q}weight" in refused(tmp_path)
+
+
+def test_parts_of_integers_that_are_broken(tmp_path: Path) -> None:
+    store(tmp_path, "llama", *FORMS["gptq"])
+    change(tmp_path, lambda tensors: tensors[f"{Q}g_idx"].add_(7))
+    assert f"{Q}g_idx names groups outside 0 to 1" in refused(tmp_path)
+    change(tmp_path, lambda tensors: tensors[f"{Q}g_idx"].sub_(7))
+    change(tmp_path, lambda tensors: tensors[f"{Q}scales"].fill_(torch.nan))
+    assert f"{Q}scales holds a scale that is no number" in refused(tmp_path)
+    change(tmp_path, lambda tensors: tensors.pop(f"{Q}qzeros"))
+    assert f"{Q}qzeros is missing beside {Q}qweight" in refused(tmp_path)
+
+
+def test_a_checkpoint_that_is_none_of_what_it_says(tmp_path: Path) -> None:
+    packers.make_tiny("llama").save_pretrained(tmp_path)
+    rewrite(tmp_path, GPTQ, lambda tensors: tensors)
+    assert "says that it is GPTQ of 4 bits, and has no such weights" in refused(tmp_path)
+    assert load_file(tmp_path / "model.safetensors")
