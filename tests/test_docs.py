@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from sharegen.common.mappings import merge
 from sharegen.workload.recipe import RECIPES, Job, recipe_names
 from sharegen.workload.validation import validate
+from tests.shown import in_blocks, in_text, parse, unknown_flags
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -36,6 +37,24 @@ GENERATOR = generator()
 def words(page: str) -> list[str]:
     """A page without what the library that writes the help may change: kinds, rules, lines."""
     return re.sub(r"<[^>]*>|\[[^\]]*\]|[-=|]{2,}(?= )", " ", page).split()
+
+
+HAND_WRITTEN = sorted(
+    str(page.relative_to(DOCS))
+    for folder in (".", "tutorial", "guides", "explanation")
+    for page in (DOCS / folder).glob("*.md")
+)
+
+
+@pytest.mark.parametrize("name", HAND_WRITTEN)
+def test_a_page_shows_commands_that_parse(name: str) -> None:
+    """In a block every argument is one that the command takes; in a text every flag is."""
+    page = (DOCS / name).read_text(encoding="utf-8")
+    for line in in_blocks(page):
+        parse(line)
+    for line in in_text(page):
+        if " --" in line:
+            assert not unknown_flags(line), line
 
 
 @pytest.mark.parametrize("name", GENERATOR.PAGES)

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import ast
 import re
-import shlex
 import subprocess
 import sys
 import tomllib
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 import yaml
 
 from sharegen import __version__
-from sharegen.cli import app, main
+from sharegen.cli import main
 from sharegen.workload.recipe import load_recipe, recipe_names
+from tests.shown import EXAMPLE, blocks, commands, in_blocks, in_text, parse, split
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -27,56 +25,11 @@ SETUPTOOLS = PROJECT["tool"]["setuptools"]
 NAMESPACES = {"sharegen.kernels", "sharegen.recipes", "sharegen.recipes.tinymath"}
 """Folders without `__init__.py`, because a top-level `kernels` package would break transformers."""
 HEAVY = {"torch", "transformers", "datasets", "numpy", "pandas", "matplotlib", "triton", "ray"}
-EXAMPLE = re.compile(r"^ *(?:Example: )?((?:\.venv/bin/)?sharegen \S.*)$", re.MULTILINE)
+SHOWN = [*in_blocks(README), *in_text(README)]
 
 
 def folder_of(package: str) -> Path:
     return ROOT / package.replace(".", "/")
-
-
-def blocks(language: str) -> list[str]:
-    """The README's blocks of code in a language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-
-
-def documented() -> list[str]:
-    """Every command that the README shows, in a block or in a line of text."""
-    shown = [line for block in blocks("sh") for line in EXAMPLE.findall(block)]
-    return shown + re.findall(r"`(sharegen [^`]+)`", README)
-
-
-def commands() -> list[tuple[list[str], Any]]:
-    """The words and the parser of every command that is no group of commands."""
-
-    def below(words: list[str], command: Any) -> list[tuple[list[str], Any]]:
-        children = getattr(command, "commands", {})
-        found = [
-            found for name, child in children.items() for found in below([*words, name], child)
-        ]
-        if not children or command.invoke_without_command:
-            found.append((words, command))
-        return found
-
-    return below([], typer.main.get_command(app))
-
-
-def split(line: str) -> list[str]:
-    """The words of the first command of a line of shell."""
-    words = shlex.split(line, comments=True)
-    end = next((i for i, word in enumerate(words) if word in ("&&", "|", ">")), len(words))
-    return words[:end]
-
-
-def parse(line: str) -> None:
-    """Parse a command's arguments as running it would; raises what wrong usage raises."""
-    words = split(line)[1:]
-    path, command = max(
-        ((p, c) for p, c in commands() if words[: len(p)] == p),
-        key=lambda found: len(found[0]),
-        default=([], None),
-    )
-    assert command is not None, f"{line}: no such command"
-    command.make_context(" ".join(path), words[len(path) :])
 
 
 def test_the_wheel_lists_every_package() -> None:
@@ -184,19 +137,19 @@ def test_each_command_has_an_example(capsys: pytest.CaptureFixture[str]) -> None
             main([*path, "--help"])
         assert exit.value.code in (0, None)
         said = re.sub(r" \\\n +", " ", capsys.readouterr().out)  # an example may go on
-        examples = EXAMPLE.findall(said)
-        assert examples, f"sharegen {' '.join(path)} --help"
-        for example in examples:
+        found = EXAMPLE.findall(said)
+        assert found, f"sharegen {' '.join(path)} --help"
+        for example in found:
             parse(example)
 
 
-@pytest.mark.parametrize("line", documented())
+@pytest.mark.parametrize("line", SHOWN)
 def test_the_readme_shows_commands_that_parse(line: str) -> None:
     parse(line)
 
 
 def test_the_readme_names_recipes_and_presets_that_ship() -> None:
-    for words in (split(line)[1:] for line in documented()):
+    for words in (split(line)[1:] for line in SHOWN):
         if words[0] in ("run", "plan") and words[1] != "RECIPE":
             recipe = load_recipe(words[1])
             dataset = words[words.index("--dataset") + 1] if "--dataset" in words else None
@@ -205,7 +158,9 @@ def test_the_readme_names_recipes_and_presets_that_ship() -> None:
 
 
 def test_the_readme_has_one_line_that_runs_and_one_that_tests() -> None:
-    lines = [line for block in blocks("sh") for line in block.splitlines() if " -m venv " in line]
+    lines = [
+        line for block in blocks(README, "sh") for line in block.splitlines() if " -m venv " in line
+    ]
     assert [line.rpartition("&& ")[2] for line in lines] == [
         ".venv/bin/sharegen run self-consistency",
         ".venv/bin/python -m pytest -q -n 2",
@@ -218,7 +173,7 @@ def test_the_readme_links_to_files_that_exist() -> None:
 
 
 def test_the_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (program,) = blocks("python")
+    (program,) = blocks(README, "python")
     model = str(ROOT / "recipes/tinymath/model")
     program, swapped = re.subn(r'LLM\("[^"]+"', f"LLM({model!r}", program)
     assert swapped == 1
