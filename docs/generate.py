@@ -176,7 +176,7 @@ def _sections(prefix: str, model: type[BaseModel]) -> Iterator[str]:
         dotted = f"{prefix}.{name}" if prefix else name
         declared = schema["properties"][name]
         said = declared["description"].replace("|", "\\|")
-        found = section_in(field.annotation)
+        found = _section_in(field.annotation)
         if found is not None:
             inner.append((dotted, found))
             lines.append(f"| `{dotted}` | a section: see below | | {said} |")
@@ -188,8 +188,7 @@ def _sections(prefix: str, model: type[BaseModel]) -> Iterator[str]:
         yield from _sections(dotted, section)
 
 
-def section_in(annotation: Any) -> type[BaseModel] | None:
-    """The section that a key is, if it is one."""
+def _section_in(annotation: Any) -> type[BaseModel] | None:
     for kind in (annotation, *getattr(annotation, "__args__", ())):
         if inspect.isclass(kind) and issubclass(kind, BaseModel):
             return kind

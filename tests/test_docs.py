@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
-from pydantic import BaseModel
 
 from sharegen.common.mappings import merge
 from sharegen.workload.recipe import RECIPES, Job, recipe_names
 from sharegen.workload.validation import validate
+from tests.keys import keys
 from tests.shown import in_blocks, in_text, parse, unknown_flags
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -55,6 +55,16 @@ def test_a_page_shows_commands_that_parse(name: str) -> None:
     for line in in_text(page):
         if " --" in line:
             assert not unknown_flags(line), line
+
+
+@pytest.mark.parametrize("name", [name for name in HAND_WRITTEN if "/" in name])
+def test_a_page_says_what_it_is_for_and_where_to_go(name: str) -> None:
+    """Its first line is a sentence, and its last section leads to other pages."""
+    title, first, *_ = (DOCS / name).read_text(encoding="utf-8").split("\n\n")
+    assert title.startswith("# ") and "\n" not in title
+    assert first[0] not in "#`|-!<"
+    _, heading, last = (DOCS / name).read_text(encoding="utf-8").rpartition("\n## ")
+    assert heading and last.startswith("Where to go next\n\n- [")
 
 
 @pytest.mark.parametrize("name", GENERATOR.PAGES)
@@ -136,15 +146,6 @@ def test_every_key_of_the_schema_is_described() -> None:
 SCHEMA = json.loads((DOCS / GENERATOR.SCHEMA).read_text("utf-8"))
 
 
-def keys(prefix: tuple[str, ...], model: type[BaseModel]) -> Iterator[tuple[str, ...]]:
-    """The path of every key of a section and of the sections in it."""
-    for name, field in model.model_fields.items():
-        yield (*prefix, name)
-        section = GENERATOR.section_in(field.annotation)
-        if section is not None:
-            yield from keys((*prefix, name), section)
-
-
 def described(path: tuple[str, ...]) -> dict[str, Any]:
     """What the schema says of a key."""
     found: dict[str, Any] = SCHEMA
@@ -158,7 +159,7 @@ def described(path: tuple[str, ...]) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("path", list(keys((), Job)), ids=".".join)
+@pytest.mark.parametrize("path", list(keys(Job)), ids=".".join)
 def test_every_key_of_the_schema_has_examples_that_load(path: tuple[str, ...]) -> None:
     least = {
         "prompt": {"text": "{{ question }}"},

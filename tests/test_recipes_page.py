@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -16,6 +18,7 @@ from sharegen.results.answers.reader import AnswerReader
 from sharegen.workload.configuration import Configuration, resolve
 from sharegen.workload.recipe import Job
 from sharegen.workload.validation import validate
+from tests.keys import keys
 
 PAGE = (Path(__file__).parents[1] / "docs" / "guides" / "recipes.md").read_text(encoding="utf-8")
 FILES = re.findall(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```", PAGE, re.DOTALL)
@@ -72,31 +75,45 @@ def test_answers_are_read(folder: Path, recipe: str, completion: str, answer: st
     assert found is not None and found.answer == answer
 
 
-def test_every_piece_of_a_recipe_on_the_page_is_one() -> None:
-    """A block of keys, each line of alternatives by itself, on top of the least that a job is."""
-    least = {"prompt": "{{ question }}", "answer": {"extract": "number"}}
+def pieces() -> Iterator[dict[str, Any]]:
+    """The pieces of recipes on the page: a block, cut where it says one key once more."""
     blocks = re.findall(r"(?<!-->\n)```yaml\n(.*?)```", PAGE, re.DOTALL)
     assert len(blocks) > 12
     for block in blocks:
-        lines = block.splitlines()
-        keys = [line.partition(":")[0] for line in lines if line[:1] not in (" ", "#", "")]
-        several = len(keys) > len(set(keys))
-        for text in lines if several else [block]:
-            values = yaml.safe_load(text) or {}
-            if "gold" in values:
-                values = {"answer": {"gold": values["gold"]}}
-            for preset in [{}, *values.pop("presets", {}).values()]:
-                merged = merge(merge(least, values), preset)
-                merged.pop("default", None)
-                validate(Job, merged, "docs/guides/recipes.md")
+        lines: list[str] = []
+        for line in [*block.splitlines(), ""]:
+            key = line.partition(":")[0] if line[:1] not in (" ", "#", "") else None
+            if not line or (key and any(each.startswith(f"{key}:") for each in lines)):
+                yield yaml.safe_load("\n".join(lines)) or {}
+                lines = []
+            lines.append(line)
 
 
-def test_every_key_is_on_the_page() -> None:
-    for name in Job.model_fields:
-        assert re.search(rf"\b{name}\b", PAGE), name
-    for section in ("dataset", "few_shot", "chat", "answer", "keep"):
-        kinds = [Job.model_fields[section].annotation]
-        kinds += getattr(kinds[0], "__args__", ())
-        model = next(kind for kind in kinds if hasattr(kind, "model_fields"))
-        for key in model.model_fields:
-            assert re.search(rf"\b{key}\b", PAGE), f"{section}.{key}"
+def jobs() -> Iterator[dict[str, Any]]:
+    """What the page's pieces and recipes say of a job, each preset by itself."""
+    recipes = [yaml.safe_load(text) for name, text in FILES if name.endswith("yaml")]
+    for values in [*pieces(), *recipes]:
+        gold = {"answer": {"gold": values.pop("gold")}} if "gold" in values else {}
+        for preset in [{}, *values.pop("presets", {}).values()]:
+            job = merge(merge(values, gold), preset)
+            yield {key: value for key, value in job.items() if key in Job.model_fields}
+
+
+def test_every_piece_of_a_recipe_on_the_page_is_one() -> None:
+    """On top of the least that a job is."""
+    least = {"prompt": "{{ question }}", "answer": {"extract": "number"}}
+    known = Job.model_fields.keys() | {"gold", "presets", "default", "description"}
+    assert all(piece.keys() <= known for piece in pieces())
+    for job in jobs():
+        validate(Job, merge(least, job), "docs/guides/recipes.md")
+
+
+@pytest.mark.parametrize("path", list(keys(Job)), ids=".".join)
+def test_every_key_has_an_example_on_the_page(path: tuple[str, ...]) -> None:
+    def says(values: Any, path: tuple[str, ...]) -> bool:
+        if not path:
+            return True
+        return isinstance(values, dict) and path[0] in values and says(values[path[0]], path[1:])
+
+    is_template = path == ("prompt", "text")  # which stands for the section, too
+    assert any(says(job, path[:1] if is_template else path) for job in jobs())

@@ -1,6 +1,6 @@
 """The program in what a model wrote: what continues a prompt, or the code in a chat's answer.
 
-The rules, in their order, are in docs/guides/programs.md. Nothing here runs anything: code is
+The rules, in their order, are in docs/reference/programs.md. Nothing here runs anything: code is
 parsed, and what it defines, reads and writes tells the program from examples, outputs and commands.
 """
 
