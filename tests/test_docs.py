@@ -62,7 +62,7 @@ def test_a_page_says_what_it_is_for_and_where_to_go(name: str) -> None:
     """Its first line is a sentence, and its last section leads to other pages."""
     title, first, *_ = (DOCS / name).read_text(encoding="utf-8").split("\n\n")
     assert title.startswith("# ") and "\n" not in title
-    assert first[0] not in "#`|-!<"
+    assert not first.startswith(("#", "```", "|", "-", "!", "<"))
     _, heading, last = (DOCS / name).read_text(encoding="utf-8").rpartition("\n## ")
     assert heading and last.startswith("Where to go next\n\n- [")
 
