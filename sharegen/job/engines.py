@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from sharegen.common.cores import available_cores
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sharegen.engine.model.loaded import LoadedModel
     from sharegen.engine.parallel.cluster import Cluster
     from sharegen.engine.parallel.driver import Driver
+    from sharegen.engine.parallel.messages import Setting
 
 _LONG = (
     500_000  # tokens that a job may draw, from which a second engine on a CPU is worth its start
@@ -115,6 +116,21 @@ def fork_server(configuration: Configuration, samplings: Sequence[Sampling]) -> 
     return server
 
 
+def setting_of(configuration: Configuration, tokenizer: Any, config: EngineConfig) -> Setting:
+    """All that an engine of the configuration's model is made from."""
+    from sharegen.engine.parallel.messages import Setting
+
+    assert configuration.model is not None
+    return Setting(
+        configuration.model,
+        tokenizer,
+        config,
+        **values_of(CheckpointParameters, configuration),
+        **values_of(LoadParameters, configuration.machine),
+        ranks=configuration.machine.tensor_parallel_size,
+    )
+
+
 def start(
     spec: EngineSpec,
     configuration: Configuration,
@@ -128,19 +144,11 @@ def start(
     model: with its weights, or without where the engines are apart. server: what workers on a CPU
     are copies of, where it runs already.
     """
-    from sharegen.engine.parallel.messages import Setting
     from sharegen.engine.parallel.opening import open_engine
 
-    assert configuration.model is not None
-    setting = Setting(
-        configuration.model if spec.apart else model,
-        tokenizer,
-        config,
-        **values_of(CheckpointParameters, configuration),
-        **values_of(LoadParameters, configuration.machine),
-        fingerprint=model.fingerprint,
-        ranks=spec.ranks,
-    )
+    setting = setting_of(configuration, tokenizer, config)
+    setting = replace(setting, fingerprint=model.fingerprint, ranks=spec.ranks)
+    setting = setting if spec.apart else replace(setting, model=model)
     return open_engine(setting, spec.count, apart=spec.apart, ray=spec.cluster, server=server)
 
 

@@ -13,15 +13,14 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from sharegen.common import confined
-from sharegen.common.parameters.data import CheckpointParameters
-from sharegen.common.parameters.machine import EngineParameters, LoadParameters
+from sharegen.common.parameters.machine import EngineParameters
 from sharegen.common.parameters.parameter import values_of
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
-from sharegen.engine.parallel.messages import Setting
 from sharegen.engine.parallel.opening import open_engine
 from sharegen.engine.text.vocabulary import Vocabulary
 from sharegen.errors import SharegenError, UsageError
+from sharegen.job.engines import setting_of
 from sharegen.job.machine import tokenizer_of
 from sharegen.serve.api import Api
 from sharegen.serve.asked import Reader
@@ -189,19 +188,8 @@ def _refuse_what_is_not_served(configuration: Configuration) -> None:
 
 
 def _open(configuration: Configuration, tokenizer: Any) -> Engine:
-    assert configuration.model is not None
-    machine = configuration.machine
-    setting = Setting(
-        configuration.model,
-        tokenizer,
-        EngineConfig(**values_of(EngineParameters, machine)),
-        **values_of(CheckpointParameters, configuration),
-        **values_of(LoadParameters, machine),
-        ranks=machine.tensor_parallel_size,
-    )
-    engine = open_engine(setting, 1)
-    assert isinstance(engine, Engine)
-    return engine
+    config = EngineConfig(**values_of(EngineParameters, configuration.machine))
+    return open_engine(setting_of(configuration, tokenizer, config))
 
 
 def _url(host: str, sock: Any) -> str:

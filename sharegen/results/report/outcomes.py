@@ -20,7 +20,7 @@ from sharegen.results.answers.vote import natural_order
 from sharegen.results.journal.pool import Pool, one_job, pool
 from sharegen.results.journal.record import Record
 from sharegen.results.journal.run_file import RunFile
-from sharegen.results.report.scores import SampleKey, ScoreLine, read_scores
+from sharegen.results.scoring.scores import SampleKey, ScoreLine, read_scores
 from sharegen.results.stopping.stopped import Stopped
 
 

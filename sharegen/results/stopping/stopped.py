@@ -21,8 +21,8 @@ from sharegen.results.journal.family import whole_path
 from sharegen.results.journal.pool import Pool
 from sharegen.results.journal.record import Key, Record
 from sharegen.results.journal.run_file import RunFile
-from sharegen.results.report.scores import SampleKey, read_scores
 from sharegen.results.scoring.score_file import scores_path
+from sharegen.results.scoring.scores import SampleKey, read_scores
 from sharegen.results.stopping.deciding import Deciding, Standing, least
 
 ProblemKey: TypeAlias = "tuple[str, str | None]"
