@@ -19,7 +19,8 @@ from sharegen.engine.execute.process import short_collections
 
 @dataclass(frozen=True)
 class Replay:
-    """normalised: of each request, the seconds from its arrival to its end, by its tokens.
+    """What a replay took. normalised: for each request, the seconds from its arrival to its end, by
+    its tokens.
 
     seconds: from the start to the last end. peak_bytes: of the KV that requests under way held;
     peak_batch: sequences decoded together.
@@ -32,7 +33,9 @@ class Replay:
 
 
 def poisson(rate: float, count: int, seed: int) -> list[float]:
-    """Seconds at which so many requests arrive, `rate` a second on average, each by itself."""
+    """Return the seconds at which so many requests arrive, `rate` a second on average, each by
+    itself.
+    """
     rng = random.Random(seed)
     return list(itertools.accumulate(rng.expovariate(rate) for _ in range(count)))
 

@@ -249,7 +249,7 @@ class Clocks:
         """Clocks leave nothing behind."""
 
     def ends(self) -> list[float]:
-        """Of each clock that did not die the second in which its last sample ended."""
+        """Return, for each clock that did not die, the second in which its last sample ended."""
         return [clock.ended for clock in self._clocks if clock not in self.dead]
 
     def _next(self) -> tuple[Clock, object]:

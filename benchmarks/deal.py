@@ -53,7 +53,7 @@ class Shape:
     seed: int
 
     def prompts(self) -> Iterator[npt.NDArray[np.int32]]:
-        """[tokens] of each problem, in order."""
+        """Return the tokens [tokens] of each problem, in order."""
         rng = np.random.default_rng(self.seed)
         stem, group = 2 * self.tokens // 5, 3 * self.tokens // 10
         prompt = rng.integers(_VOCABULARY, size=self.tokens, dtype=np.int32)
@@ -63,7 +63,7 @@ class Shape:
             yield prompt
 
     def lengths(self) -> npt.NDArray[np.int32]:
-        """[problems, samples] tokens of each sample, whoever draws it."""
+        """Return [problems, samples], the tokens of each sample, whoever draws it."""
         rng = np.random.default_rng([self.seed, 1])
         size = (self.problems, self.samples)
         return rng.integers(1, self.max_tokens + 1, size, dtype=np.int32)
@@ -84,7 +84,9 @@ class Crew:
     seed: int
 
     def speeds(self, work: float) -> list[Speed]:
-        """Those who die do so before all of them together could have done so much work."""
+        """Return the workers' speeds; those who die do so before all of them together could have
+        done so much work.
+        """
         rng = np.random.default_rng([self.seed, 2])
         steps = self.steps * rng.uniform(1 - self.spread, 1 + self.spread, self.workers)
         deaths = np.full(self.workers, math.inf)

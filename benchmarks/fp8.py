@@ -33,7 +33,9 @@ def bench_needles(
 def bench_layers(
     shape: str, *, layers: int | None, tokens: int, device: str, seed: int
 ) -> Iterator[dict[str, Any]]:
-    """FP8 weights and KV, layer by layer, on a sequence of so many tokens."""
+    """Compare FP8 weights and KV with full precision, layer by layer, on a sequence of so many
+    tokens.
+    """
     config = config_of(shape)
     count = layers or config.num_hidden_layers
     for found in layer_errors(config, count, tokens, resolve_device(device), seed):

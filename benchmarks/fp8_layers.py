@@ -61,7 +61,8 @@ class FP8Context(DenseContext):
 def layer_errors(
     config: Any, layers: int, tokens: int, device: torch.device, seed: int = 0
 ) -> Iterator[LayerError]:
-    """Errors layer by layer of a Llama of that config, for one sequence of random tokens.
+    """Measure the errors layer by layer of a Llama of that config, for one sequence of random
+    tokens.
 
     Weights are drawn as the config says, so are the embeddings that the first layer is given.
     Raises UsageError for a device without FP8, before anything is made.
@@ -96,7 +97,7 @@ def layer_errors(
 def _forward(
     model: PreTrainedModel, sequences: list[Tensor], context: type[DenseContext]
 ) -> list[Tensor]:
-    """sequences: [tokens, hidden] each -> likewise, behind the only layer of the model."""
+    """Run sequences, [tokens, hidden] each, through the only layer of the model."""
     count, tokens = len(sequences), len(sequences[0])
     device = sequences[0].device
     position = torch.arange(tokens, device=device).repeat(count)

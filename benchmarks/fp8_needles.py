@@ -61,7 +61,9 @@ class Found:
 
 @dataclass(frozen=True)
 class _Haystack:
-    """q: [depths, num_heads, size]; keys, values: [length, num_kv_heads, size]; at: [depths]."""
+    """A context with needles. q: [depths, num_heads, size]; keys, values: [length, num_kv_heads,
+    size]; at: [depths].
+    """
 
     q: Tensor
     keys: Tensor
@@ -122,7 +124,9 @@ def _haystack(
 
 
 def _score(length: int) -> float:
-    """Of a needle: the others' are normal, of mean 0 and a variance of 1 + _APART squared."""
+    """Return the score of a needle: the others' are normal, of mean 0 and a variance of 1 + _APART
+    squared.
+    """
     others = math.log(length) + (1 + _APART**2) / 2
     return others + math.log(_SHARE / (1 - _SHARE))
 
@@ -142,7 +146,7 @@ def _stored(hay: _Haystack, spec: LayerSpec, fp8: bool) -> tuple[KVCache, Tensor
 
 
 def _attend(made: Attention, hay: _Haystack, place: str, fp8: bool) -> Tensor:
-    """The result in float64, of a step that stores nothing."""
+    """Compute the result in float64 of a step that stores nothing."""
     rows, length, device = len(hay.q), len(hay.keys), hay.q.device
     is_prompt = place == "prompt"
     made.update(_layout(rows, length if is_prompt else 0, fp8))
@@ -157,7 +161,7 @@ def _attend(made: Attention, hay: _Haystack, place: str, fp8: bool) -> Tensor:
 
 
 def _layout(rows: int, length: int, fp8: bool) -> SharedLayout:
-    """One node of that many tokens above all rows; none for no tokens."""
+    """Make one node of that many tokens above all rows; none for no tokens."""
     nodes = min(length, 1)
 
     def each(number: int) -> Any:
@@ -173,7 +177,7 @@ def _layout(rows: int, length: int, fp8: bool) -> SharedLayout:
 
 
 def _exact(hay: _Haystack, keys: Tensor, values: Tensor, spec: LayerSpec) -> Tensor:
-    """[depths, num_heads, size] in float64, head by head: a context in float64 is long."""
+    """Attend in float64, [depths, num_heads, size], head by head: a context in float64 is long."""
     heads = []
     for head, q in enumerate(hay.q.double().chunk(spec.num_kv_heads, dim=1)):
         scores = q @ keys[:, head].double().t() * spec.scaling
@@ -182,7 +186,7 @@ def _exact(hay: _Haystack, keys: Tensor, values: Tensor, spec: LayerSpec) -> Ten
 
 
 def _needles(out: Tensor, values: Tensor, at: int) -> int:
-    """In how many heads of out [num_heads, size] the value at that place is the nearest."""
+    """Count in how many heads of out [num_heads, size] the value at that place is the nearest."""
     groups: Sequence[Tensor] = out.float().chunk(values.shape[1])
     nearest = [
         torch.cdist(group, values[:, head].float()).argmin(-1) for head, group in enumerate(groups)

@@ -6,7 +6,8 @@ from sharegen.engine.engine import Engine
 
 
 def ready_for(engine: Engine, tokens: int) -> None:
-    """Before a short job that is to capture the graphs of one whose samples have so many tokens.
+    """Prepare for a short job that is to capture the graphs of one whose samples have so many
+    tokens.
 
     A graph is of tables of one width, that of the longest sample so far.
     """

@@ -41,7 +41,7 @@ PROMPT = 32  # tokens before those that are fed again
 
 @dataclass(frozen=True)
 class Costs:
-    """Milliseconds for a sample of `tokens` tokens in blocks of `block_size`.
+    """The milliseconds that a sample takes, of `tokens` tokens in blocks of `block_size`.
 
     swap_out_ms, swap_in_ms: until the copies are done, though steps go on beside them on a GPU.
     one_pass_ms: a prefill batch of its own. replay_ms: its share of steps of `rows` rows in which
@@ -57,7 +57,7 @@ class Costs:
 
     @property
     def cheapest(self) -> str:
-        """Of both copies together and the two ways to compute it again."""
+        """The cheapest of both copies together and the two ways to compute it again."""
         ways = {
             "swap": self.swap_out_ms + self.swap_in_ms,
             "one pass": self.one_pass_ms,
@@ -186,7 +186,7 @@ class _Measured:
         self._space.finish()
 
     def _milliseconds_of_step(self) -> float:
-        """Of all rows, over as many tokens as the longest sample has."""
+        """Time a step of all rows, over as many tokens as the longest sample has."""
         prompt, stats = self._tokens(PROMPT), self._engine.stats
         ready_for(self._engine, self._longest + 1)
         self._generate(prompt, self._rows, 4)  # compiles, and captures graphs
@@ -205,7 +205,9 @@ class _Measured:
             pass
 
     def _median(self, do: Callable[[], None]) -> float:
-        """Milliseconds, after once that compiles and touches memory."""
+        """Return the median of milliseconds, after a first run, which compiles and touches
+        memory.
+        """
         do()
         times = []
         for _ in range(self._repeats):
@@ -216,5 +218,5 @@ class _Measured:
 
 
 def token_bytes(loaded: LoadedModel) -> int:
-    """Of a token's keys and values in all layers."""
+    """Return the bytes of a token's keys and values in all layers."""
     return block_format(loaded.layers, loaded.dtype, "auto").token_bytes

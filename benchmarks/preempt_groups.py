@@ -43,7 +43,7 @@ _REACH = 4  # the longest sample, in mean lengths
 
 
 def whole_request(running: Iterable[Sample]) -> Sequence[Sample]:
-    """All rows of the request whose sample joined last, the youngest first."""
+    """Return all rows of the request whose sample joined last, the youngest first."""
     samples = sorted(running, key=lambda sample: sample.joined, reverse=True)
     return [sample for sample in samples if sample.group is samples[0].group]
 
@@ -123,7 +123,7 @@ def measure(
     repeats: int,
     compile_model: bool,
 ) -> Iterator[Ran]:
-    """Each job, one after the other."""
+    """Run each job, one after the other."""
     for block_size in block_sizes:
         for length in lengths:
             job = _Job(loaded, block_size, length, rows)
@@ -150,7 +150,7 @@ class _Job:
         )
 
     def run(self, lost: str, repeats: int, compile_model: bool) -> Iterator[Ran]:
-        """Both units and admissions where what is lost is computed again, or may be swapped."""
+        """Run both units and admissions where what is lost is computed again, or may be swapped."""
         memory = self._blocks() * self._block_size * token_bytes(self._loaded)
         config = EngineConfig(
             max_sequences=self._rows,
@@ -181,7 +181,7 @@ class _Job:
         return prompts + max(half, longest)
 
     def _short(self) -> Lengths:
-        """Of a job whose samples are about one block long, so many that what comes weighs nothing.
+        """Run a job whose samples are about one block long, so many that what comes weighs nothing.
 
         Of those with so many blocks every other one has no more.
         """
@@ -192,7 +192,7 @@ class _Job:
         return Lengths(ended=Counter(ended))
 
     def _draw(self, engine: Engine, seed: int, known: Lengths | None) -> int:
-        """One job; how many tokens its samples have."""
+        """Draw one job; return how many tokens its samples have."""
         rng, vocabulary = random.Random(seed), self._loaded.vocab_size
         prompts = [
             [rng.randrange(vocabulary) for _ in range(PROMPT)]

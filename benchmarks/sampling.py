@@ -53,7 +53,7 @@ def make_state(rows: int, vocab_size: int, options: dict[str, Any]) -> SamplingS
 
 
 def milliseconds(run: Callable[[], object], repeats: int = 20) -> float:
-    """Median time of one replay of `run` as a CUDA graph."""
+    """Return the median time of one replay of `run` as a CUDA graph."""
     for _ in range(3):
         run()
     graph = torch.cuda.CUDAGraph()
@@ -77,7 +77,7 @@ def softmax_and_exponential(logits: Tensor) -> Tensor:
 
 
 def sorted_top_p(logits: Tensor) -> Tensor:
-    """The usual top-p: sort the vocabulary."""
+    """Do top-p as it is usually done: sort the vocabulary."""
     ordered, index = (logits.float() / 0.7).sort(-1)
     probs = ordered.softmax(-1)
     probs = probs.masked_fill(probs.cumsum(-1) <= 0.05, 0.0)

@@ -106,7 +106,7 @@ def _seconds(run: RunFile, clock: str) -> float:
 
 
 def _tokens(run: RunFile, undrawn: int) -> int:
-    """Without the first tokens of samples that were never begun."""
+    """Count tokens without the first ones of samples that were never begun."""
     return int(run.stats["generated_tokens"]) - undrawn
 
 
@@ -204,5 +204,5 @@ def _mean(seeds: Sequence[Any], name: str) -> float:
 
 
 def _ratio(part: float, whole: float) -> str:
-    """Nothing is a part of nothing."""
+    """Return a part of a whole; nothing is a part of nothing."""
     return f"{part / whole:.2f}" if whole else ""

@@ -29,7 +29,8 @@ _WAYS = {"shared": None, "not shared": 0}  # levels, as for Engines
 
 @dataclass(frozen=True)
 class Load:
-    """prompt, completion: tokens of every request; rates: requests a second, one after the other.
+    """The load of a server. prompt, completion: tokens of every request; rates: requests a second,
+    one after the other.
 
     The first rate is that of table 4.
     """
@@ -52,7 +53,9 @@ class Load:
 
 @dataclass(frozen=True)
 class Sweep:
-    """count: requests that arrive in each run; batch: the most that decode together."""
+    """The runs of an experiment. count: requests that arrive in each run; batch: the most that
+    decode together.
+    """
 
     shape: str
     loads: Sequence[Load]
@@ -113,7 +116,7 @@ def _warm_up(engine: Engine, load: Load, batch: int) -> None:
 
 
 def _measured(engine: Engine, load: Load, rate: float, count: int, repeats: int) -> Row:
-    """Means over the repeats, and the largest of the peaks."""
+    """Return the means over the repeats, and the largest of the peaks."""
     requests = load.requests(count, engine.model.vocab_size)
     runs: list[Replay] = []
     for seed in range(repeats):
@@ -131,7 +134,7 @@ def _measured(engine: Engine, load: Load, rate: float, count: int, repeats: int)
 
 
 def charts(rows: Sequence[Row]) -> list[Chart]:
-    """Figure 5: normalised latency over the rate, for each shape and length of prompt."""
+    """Draw figure 5: normalised latency over the rate, for each shape and length of prompt."""
     found: list[Chart] = []
     for shape, prompt in dict.fromkeys((row["shape"], row["prompt"]) for row in rows):
         there = [row for row in rows if (row["shape"], row["prompt"]) == (shape, prompt)]

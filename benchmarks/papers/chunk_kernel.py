@@ -103,7 +103,7 @@ def _there(row: Row | None) -> list[Row]:
 
 
 def with_rates(steps: Sequence[Row]) -> Iterator[Row]:
-    """All steps but the first, each with the tokens a second up to it, by way.
+    """Return all steps but the first, each with the tokens a second up to it, by way.
 
     A way has no more rates from a step on that it has no time for.
     """
@@ -122,7 +122,7 @@ def with_rates(steps: Sequence[Row]) -> Iterator[Row]:
 
 
 def charts(rows: Sequence[Row]) -> list[Chart]:
-    """Figures 3 and 4: tokens a second over completion tokens, and over the batch."""
+    """Draw figures 3 and 4: tokens a second over completion tokens, and over the batch."""
     found = []
     third = [row for row in rows if row["part"] == "figure 3"]
     for prompt in dict.fromkeys(row["prompt"] for row in third):

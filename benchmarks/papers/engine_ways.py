@@ -9,7 +9,9 @@ from sharegen.kernels.cost import EACH_ROW, CostModel
 
 @dataclass(frozen=True)
 class Way:
-    """key: of its column. levels, is_read_by_each, has_attention: of the engine."""
+    """A way to run the engine. key: of its column. levels, is_read_by_each, has_attention: of the
+    engine.
+    """
 
     key: str
     name: str

@@ -38,7 +38,9 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Evaluation:
-    """levels: of the first way; batch: of it, as many as fit where it is None."""
+    """An experiment's evaluation. levels: of the first way; batch: of it, as many as fit where it
+    is None.
+    """
 
     shape: str
     job: Workload

@@ -69,7 +69,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Paper:
-    """title; id: on arXiv."""
+    """A paper; id: on arXiv."""
 
     title: str
     id: str
@@ -119,5 +119,5 @@ class Experiment:
 
 
 def say(line: str) -> None:
-    """A note beside the table."""
+    """Print a note beside the table."""
     print(line, file=sys.stderr, flush=True)

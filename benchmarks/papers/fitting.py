@@ -17,7 +17,7 @@ _QUICK_MEMORY = 256 << 20
 
 
 def memory_of_kv(settings: Settings) -> int | None:
-    """Bytes that an engine takes for its KV cache; None: what it finds for itself.
+    """Return the bytes that an engine takes for its KV cache; None: what it finds for itself.
 
     The tiny model takes little: a GPU holds so many of its blocks that to list them takes seconds.
     """
@@ -25,7 +25,9 @@ def memory_of_kv(settings: Settings) -> int | None:
 
 
 def shapes_that_fit(shapes: Sequence[str], settings: Settings) -> list[str]:
-    """Those whose weights have room; of the others a line. Raises CapacityError for none at all."""
+    """Return the shapes whose weights have room; of the others a line. Raises CapacityError for
+    none at all.
+    """
     ranks = settings.tensor_parallel_size or 1
     if settings.device.type == "cuda":
         memory = ranks * torch.cuda.get_device_properties(settings.device).total_memory
@@ -54,7 +56,7 @@ def has_context(engine: Engine, tokens: int, what: str) -> bool:
 
 
 def weights_bytes(shape: str, dtype: torch.dtype) -> int:
-    """Of a shape's weights, without making them. Raises UsageError."""
+    """Return the bytes of a shape's weights, without making them. Raises UsageError."""
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config_of(shape))
     return sum(weight.numel() for weight in model.parameters()) * dtype.itemsize

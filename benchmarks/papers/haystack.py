@@ -24,7 +24,9 @@ _FIELDS = ("fact", "question", "answer")
 
 @dataclass(frozen=True)
 class Size:
-    """words: of a text of our making; facts: of ours that are asked for; examples: of others."""
+    """The size of a generated text. words: in all; facts: of ours that are asked for; examples: of
+    others.
+    """
 
     words: int
     facts: int
@@ -33,7 +35,9 @@ class Size:
 
 @dataclass(frozen=True)
 class Haystack:
-    """examples: facts that the prompt asks for and answers; asked: the others."""
+    """A text with facts. examples: facts that the prompt asks for and answers; asked: the
+    others.
+    """
 
     document: str
     examples: tuple[Fact, ...]

@@ -25,7 +25,7 @@ from sharegen.results.report.chart import Chart, Series
 
 @dataclass(frozen=True)
 class Sweep:
-    """heads: query heads and key heads. Every combination is a point."""
+    """The points of a sweep. heads: query heads and key heads. Every combination is a point."""
 
     heads: Sequence[tuple[int, int]]
     batches: Sequence[int]
@@ -55,7 +55,7 @@ def rows(settings: Settings) -> Iterator[Row]:
 
 
 def measure(sweep: Sweep, settings: Settings) -> Iterator[Row]:
-    """A row for each case: microseconds of a layer by each way, and how many times as fast.
+    """Measure each case: microseconds of a layer by each way, and how many times as fast.
 
     A batch that does not fit is halved until it does. error, each_error: the largest of some rows,
     against float32.
@@ -120,7 +120,9 @@ def _most_apart(case: Case, settings: Settings) -> int:
 
 
 def charts(rows: Sequence[Row]) -> list[Chart]:
-    """Times as fast as nothing shared, over the batch: a picture for each kind of heads."""
+    """Draw how many times as fast as nothing shared, over the batch: a picture for each kind of
+    heads.
+    """
     found = []
     for heads in dict.fromkeys(row["heads"] for row in rows):
         for suffix in dict.fromkeys(row["suffix"] for row in rows):

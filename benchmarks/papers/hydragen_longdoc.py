@@ -43,7 +43,7 @@ _QUICK_QUESTIONS = (4, 16)
 
 @dataclass(frozen=True)
 class _Job:
-    """prompts: of the most questions that are asked; output: tokens of each completion."""
+    """A job. prompts: of the most questions that are asked; output: tokens of each completion."""
 
     hay: Haystack
     prompts: Sequence[Sequence[int]]
@@ -55,7 +55,7 @@ class _Job:
         return [Request(i, list(self.prompts[i]), params, range(1)) for i in range(count)]
 
     def accuracy(self, texts: dict[int, str]) -> float:
-        """texts: by the number of the question."""
+        """Return the share of right answers; texts: by the number of the question."""
         return fmean(is_right(self.hay.about(i), text) for i, text in texts.items())
 
 
@@ -125,7 +125,7 @@ def _run(job: _Job, count: int, engine: Engine) -> tuple[float, dict[int, str]]:
 
 
 def charts(rows: Sequence[Row]) -> list[Chart]:
-    """Seconds over questions, by each way."""
+    """Draw seconds over questions, by each way."""
     series = [
         Series(way.name, [(r["questions"], r[way.key]) for r in rows if r.get(way.key)])
         for way in WAYS

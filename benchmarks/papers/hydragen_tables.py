@@ -69,7 +69,7 @@ TABLES: dict[tuple[str, int], tuple[int, dict[int, _Line]]] = {
 
 
 def prefix_of(column: int, output: int) -> int:
-    """Tokens of the prefix of a column: the whole context is 16,384 at most."""
+    """Return the tokens of the prefix of a column: the whole context is 16,384 at most."""
     return min(PREFIXES[column], PREFIXES[-1] - output)
 
 

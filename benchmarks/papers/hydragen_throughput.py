@@ -29,7 +29,9 @@ _TEMPERATURE = 0.7
 
 @dataclass(frozen=True, order=True)
 class Point:
-    """batch: completions of a prompt of `prefix` tokens, of `output` tokens each."""
+    """A point of a figure. batch: completions of a prompt of `prefix` tokens, of `output` tokens
+    each.
+    """
 
     batch: int
     prefix: int
@@ -58,7 +60,7 @@ QUICK = tuple(Point(batch, prefix, 8) for prefix in (64, 512) for batch in (4, 1
 
 
 def tables(shape: str) -> list[Point]:
-    """The points of the tables of a shape."""
+    """Return the points of the tables of a shape."""
     return [
         Point(batch, prefix_of(column, output), output)
         for (name, output), (_, lines) in TABLES.items()
@@ -85,7 +87,7 @@ def rows(settings: Settings) -> Iterator[Row]:
 def measure(
     shapes: Sequence[str], points: Callable[[str], Sequence[Point]], settings: Settings
 ) -> Iterator[Row]:
-    """A row for each point by each way, one way after the other."""
+    """Measure each point by each way, one way after the other."""
     for shape in shapes_that_fit(shapes, settings):
         ranks = settings.tensor_parallel_size or 1
         engines = Engines(
@@ -146,13 +148,13 @@ def _by(
 
 
 def _fitting(way: Way, point: Point, engine: Engine) -> Point:
-    """With the largest batch that fits, at most its own."""
+    """Return the point with the largest batch that fits, at most its own."""
     most = min(rows_that_fit(engine, point.job, way.levels), engine.scheduler.max_sequences)
     return replace(point, batch=min(most, point.batch))
 
 
 def _paces(way: Way, point: Point, engine: Engine, repeats: int) -> Row:
-    """Tokens decoded a second: the mean of the runs, and their standard deviation."""
+    """Return the tokens decoded a second: the mean of the runs, and their standard deviation."""
     job = point.job
     run_job(engine, job, way.levels, _TEMPERATURE)
     paces = [
@@ -166,7 +168,7 @@ def _paces(way: Way, point: Point, engine: Engine, repeats: int) -> Row:
 
 
 def charts(rows: Sequence[Row]) -> list[Chart]:
-    """Of each shape and output: over batches at one prefix, and over prefixes at one batch."""
+    """Draw each shape and output: over batches at one prefix, and over prefixes at one batch."""
     found = []
     for shape, output in dict.fromkeys((row["shape"], row["output"]) for row in rows):
         there = [row for row in rows if (row["shape"], row["output"]) == (shape, output)]

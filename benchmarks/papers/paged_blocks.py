@@ -40,7 +40,7 @@ _KINDS = ("used", "ahead", "internal")
 
 @dataclass(frozen=True)
 class Trace:
-    """Means of the lengths of prompts and of outputs, in tokens; both together at most `most`."""
+    """The mean lengths of prompts and of outputs, in tokens; both together at most `most`."""
 
     name: str
     prompt: int
@@ -60,8 +60,10 @@ class Trace:
 
 @dataclass(frozen=True)
 class Sweep:
-    """tokens: that the KV cache holds. requests: with one sample each, at every block size; shared:
-    with as many samples, or beams, as each of the widths says, in blocks of 16."""
+    """The jobs of an experiment. tokens: that the KV cache holds. requests: with one sample each,
+    at every block size; shared: with as many samples, or beams, as each of the widths says, in
+    blocks of 16.
+    """
 
     shape: str
     tokens: int
@@ -125,7 +127,7 @@ def measure(sweep: Sweep, settings: Settings) -> Iterator[Row]:
 
 
 class _Watch(Meter):
-    """Of decoding steps also the rows, and the places of all blocks with nothing shared."""
+    """Notes the rows of decoding steps, and the places of all blocks with nothing shared."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__()
@@ -186,7 +188,7 @@ def _in_blocks(engine: Engine, trace: Trace, count: int, repeats: int) -> Row:
 
 
 def _external(watch: _Watch, engine: Engine) -> float:
-    """Of all places the free ones that are of no use to a prompt, in a mean step."""
+    """Return the percentage of places that are free and of no use to a prompt, in a mean step."""
     places = engine.pool.num_blocks * engine.pool.block_size * len(watch.num_rows)
     return 100 * watch.in_steps["external"] / places
 
@@ -204,7 +206,7 @@ def _shared(engine: Engine, trace: Trace, count: int, way: str, width: int) -> R
 
 
 def shares(places: Mapping[str, int]) -> Row:
-    """Of what was reserved what was used, and what was not, in percent."""
+    """Return what was used of what was reserved, and what was not, in percent."""
     reserved = places["reserved"]
     return {f"{kind}_percent": 100 * places[kind] / reserved for kind in _KINDS}
 
@@ -225,7 +227,7 @@ def _requests(
 
 
 def _run(engine: Engine, requests: Sequence[Request]) -> float:
-    """Tokens a second of a job, prompts and all; those of all beams are counted."""
+    """Return the tokens a second of a job, prompts and all; those of all beams are counted."""
     engine.reset_prefix_cache()
     before = engine.stats.generated_tokens
     _synchronize(engine)

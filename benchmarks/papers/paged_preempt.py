@@ -22,7 +22,9 @@ from sharegen.workload.recipe import RECIPES
 
 @dataclass(frozen=True)
 class Sweep:
-    """lengths: tokens that a preempted sample has; rows: that decode while it feeds them again."""
+    """The points of an experiment. lengths: tokens that a preempted sample has; rows: that decode
+    while it feeds them again.
+    """
 
     shape: str
     blocks: Sequence[int]
@@ -39,7 +41,7 @@ def rows(settings: Settings) -> Iterator[Row]:
 
 
 def measure(sweep: Sweep, settings: Settings) -> Iterator[Row]:
-    """A row for each block size and length: milliseconds of each way."""
+    """Measure each block size and length: milliseconds of each way."""
     for shape in shapes_that_fit(settings.shape or (sweep.shape,), settings):
         model = load_model(random_model(shape, settings.device, settings.dtype))
         check(model, shape, sweep.lengths)
@@ -59,7 +61,7 @@ def measure(sweep: Sweep, settings: Settings) -> Iterator[Row]:
 
 
 def charts(rows: Sequence[Row]) -> list[Chart]:
-    """Milliseconds of each way over the size of a block, a picture for each length."""
+    """Draw the milliseconds of each way over the size of a block, a picture for each length."""
     ways = {
         "swap out": "out_ms",
         "swap in": "in_ms",

@@ -46,7 +46,9 @@ _QUICK_ROWS = 32
 
 @dataclass(frozen=True)
 class Levels(Tree):
-    """nodes: of each level, the rows last; tokens: of each node above the rows, by level."""
+    """The levels of a tree. nodes: of each level, the rows last; tokens: of each node above the
+    rows, by level.
+    """
 
     num_heads: int
     num_kv_heads: int
@@ -105,7 +107,7 @@ def measure(
 
 
 def charts(rows: Sequence[Row]) -> list[Chart]:
-    """Microseconds by tree: a picture for each kind of heads."""
+    """Draw microseconds by tree: a picture for each kind of heads."""
     found = []
     for heads in dict.fromkeys(row["heads"] for row in rows):
         there = [row for row in rows if row["heads"] == heads]

@@ -32,25 +32,27 @@ class Tree(ABC):
     @property
     @abstractmethod
     def rows(self) -> int:
-        """Sequences that decode together."""
+        """The number of sequences that decode together."""
 
     @property
     @abstractmethod
     def levels(self) -> tuple[tuple[int, int], ...]:
-        """(nodes, tokens of each) from the root down; as many rows under each node of a level."""
+        """Return (nodes, tokens of each) from the root down; as many rows under each node of a
+        level.
+        """
 
     @property
     def prefix(self) -> int:
-        """Tokens above a row's suffix."""
+        """The number of tokens above a row's suffix."""
         return sum(tokens for _, tokens in self.levels)
 
     @property
     def context(self) -> int:
-        """Tokens that a row attends to."""
+        """The number of tokens that a row attends to."""
         return self.prefix + self.suffix
 
     def stored_bytes(self, itemsize: int) -> int:
-        """Bytes of all keys and values, each counted once. itemsize: of one number."""
+        """Return the bytes of all keys and values, each counted once. itemsize: of one number."""
         shared = sum(nodes * tokens for nodes, tokens in self.levels)
         wide = 2 * itemsize * self.head_size
         fp8 = 2 * self.head_size + exponent_bytes(1)
@@ -58,18 +60,22 @@ class Tree(ABC):
         return self.num_kv_heads * (shared * wide + own)
 
     def moved_bytes(self, itemsize: int) -> int:
-        """Bytes that a layer moves at least: keys and values once, queries and results."""
+        """Return the bytes that a layer moves at least: keys and values once, queries and
+        results.
+        """
         rows = 2 * self.rows * self.num_heads * self.head_size * itemsize
         return self.stored_bytes(itemsize) + rows
 
     @property
     def kv_bytes(self) -> int:
-        """Bytes of all keys and values in 16 bits, each counted once."""
+        """Return the bytes of all keys and values in 16 bits, each counted once."""
         return self.stored_bytes(2)
 
     @property
     def operations(self) -> int:
-        """Multiplications and additions of both matrix products over the rows' whole contexts."""
+        """Count the multiplications and additions of both matrix products over the rows' whole
+        contexts.
+        """
         return 4 * self.rows * self.num_heads * self.head_size * self.context
 
     @property
@@ -80,7 +86,7 @@ class Tree(ABC):
 
 @dataclass(frozen=True)
 class Case(Tree):
-    """few-shot tokens -> problems of some tokens -> samples with a suffix of some tokens.
+    """A tree of few-shot tokens, problems of some tokens -> samples with a suffix of some tokens.
 
     aim: microseconds that one layer should take on an H200, None outside the table.
     """

@@ -85,7 +85,8 @@ class Tensors:
         )  # fmt: skip
 
     def error(self, out: torch.Tensor | None = None, rows: int = 8) -> float:
-        """The largest error of a result, on some rows, against float32 over their whole contexts.
+        """Return the largest error of a result, on some rows, against float32 over their whole
+        contexts.
 
         out: [rows, num_heads, head_size], by default `out` of the tensors.
         """
@@ -106,7 +107,7 @@ class Tensors:
         return worst
 
     def _shared_slots(self, row: int) -> npt.NDArray[np.int64]:
-        """Where the tokens above a row's suffix lie."""
+        """List where the tokens above a row's suffix lie."""
         layout = self.layout
         (place,) = (layout.order == row).nonzero()[0]
         (nodes,) = ((layout.row_start <= place) & (place < layout.row_end)).nonzero()

@@ -105,7 +105,7 @@ class StepProfile:
         return drawn
 
     def milliseconds(self) -> dict[str, float]:
-        """Milliseconds a step by part, `idle` and the whole step.
+        """Return the milliseconds of a step by part, `idle` and the whole step.
 
         shared and suffix run side by side, so the parts may be more than the whole. ranks: what
         several of them pass on, waiting for each other included. Empty, with the reason on stderr,
@@ -123,7 +123,7 @@ class StepProfile:
 
 
 def _nothing(why: str) -> dict[str, float]:
-    """No times, and the reason."""
+    """Return no times, and print the reason."""
     print(f"the parts of a full step were not timed: {why}", file=sys.stderr)
     return {}
 

@@ -12,7 +12,8 @@ _WORKSPACE = 256 << 20  # bytes that FlashInfer asks for
 
 
 def cascade_step(tensors: Tensors) -> Callable[[], torch.Tensor]:
-    """Prefill wrapper for every shared level, tensor-core decode wrapper for the suffixes, merged.
+    """Run FlashInfer's prefill wrapper for every shared level, its tensor-core decode wrapper for
+    the suffixes, merged.
 
     Its rows are in tree order from the start, and so are those of its result: see `by_row`.
     """
@@ -63,13 +64,13 @@ def cascade_step(tensors: Tensors) -> Callable[[], torch.Tensor]:
 
 
 def by_row(tensors: Tensors, out: torch.Tensor) -> torch.Tensor:
-    """A result in tree order as one in the order of rows."""
+    """Return a result in tree order as one in the order of rows."""
     order = torch.from_numpy(tensors.layout.order).to(out.device).long()
     return torch.empty_like(out).index_copy_(0, order, out)
 
 
 def levels_of(tensors: Tensors) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """(row starts, lengths, blocks) of the nodes of each level of the tree."""
+    """Return (row starts, lengths, blocks) of the nodes of each level of the tree."""
     layout = tensors.layout
     for position in sorted(set(layout.position.tolist())):
         (nodes,) = (layout.position == position).nonzero()

@@ -178,7 +178,7 @@ def _parts(
 
 
 def run_job(engine: Engine, job: Workload, levels: int, temperature: float) -> tuple[float, int]:
-    """Seconds and tokens of the whole job, prompts and all."""
+    """Return the seconds and tokens of the whole job, prompts and all."""
     engine.reset_prefix_cache()
     params = SamplingParams(
         n=job.samples, temperature=temperature, max_tokens=job.output, ignore_eos=True
@@ -210,7 +210,8 @@ def _synchronize(engine: Engine) -> None:
 
 
 def leave_attention_out(engine: Engine) -> None:
-    """From here on the engine's attention copies; its graphs are captured anew. Of one rank.
+    """Leave attention out: from here on the engine's attention copies; its graphs are captured
+    anew. Of one rank.
 
     So do a hybrid's mixers, and its states stay as they are.
     """

@@ -49,7 +49,8 @@ class Engines:
             self._setting = replace(self._setting, model=loaded, load=None)
 
     def make(self, rows: int, levels: int | None, costs: CostModel | None = None) -> Engine:
-        """One for so many rows; the last one must be gone, or closed where there are ranks.
+        """Make an engine for so many rows; the last one must be gone, or closed where there are
+        ranks.
 
         levels: of the tree that are shared, among requests that come together; None for what the
         engine finds by itself, among those that come later, too. costs: as for Engine.
@@ -71,7 +72,7 @@ def tree_of(block_size: int, levels: int) -> PrefixTree:
 
 
 def give_memory_back() -> None:
-    """What nothing refers to any more."""
+    """Give back the memory that nothing refers to any more."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -172,7 +172,7 @@ def _time_generate(
 def _calls(
     prompts: list[list[int]], samples: int, batch: int
 ) -> Iterator[tuple[list[list[int]], int]]:
-    """(prompts, samples of each) of every call; a prompt with more samples takes several."""
+    """Return (prompts, samples of each) of every call; a prompt with more samples takes several."""
     if batch < samples:
         for prompt in prompts:
             for first in range(0, samples, batch):
@@ -190,7 +190,7 @@ def _generate(
     max_tokens: int,
     temperature: float,
 ) -> int:
-    """One call of generate(), padded on the left; returns the tokens drawn."""
+    """Make one call of generate(), padded on the left; returns the tokens drawn."""
     width = max(map(len, prompts))
     ids = torch.tensor([[0] * (width - len(p)) + p for p in prompts], device=module.device)
     mask = torch.tensor(
@@ -221,7 +221,7 @@ def _generate(
 
 @dataclass(frozen=True)
 class GenerationJob:
-    """So many samples of every prompt, all of the same length."""
+    """A job of so many samples of every prompt, all of the same length."""
 
     prompts: list[list[int]]
     samples: int
@@ -229,7 +229,7 @@ class GenerationJob:
     temperature: float
 
     def draw(self, engine: Engine | Driver, max_tokens: int) -> int:
-        """Tokens drawn."""
+        """Draw the samples, and return the number of tokens."""
         params = SamplingParams(
             temperature=self.temperature, max_tokens=max_tokens, ignore_eos=True
         )
@@ -258,7 +258,7 @@ def config_for(
 def time_sharegen(
     engine: Engine | Driver, job: GenerationJob, device: torch.device
 ) -> tuple[Pace, dict[str, Any]]:
-    """The pace of the whole job, and what sharing saved of it."""
+    """Return the pace of the whole job, and what sharing saved of it."""
     job.draw(engine, _WARM_UP)
     engine.reset_prefix_cache()
     asked, computed = engine.stats.prompt_tokens_asked, engine.stats.prompt_tokens_computed

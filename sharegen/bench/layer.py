@@ -103,7 +103,7 @@ class Layer:
 
 
 def nothing_shared(case: Tree, device: torch.device, dtype: torch.dtype) -> Step | None:
-    """Torch's attention of every row over its whole context, which lies apart for each.
+    """Time torch's attention of every row over its whole context, which lies apart for each.
 
     None where so many copies have no room.
     """
@@ -127,7 +127,7 @@ def _sizes_apart(case: Tree) -> tuple[int, int, int, int]:
 
 
 def room(device: torch.device) -> float:
-    """Bytes that a measurement may take for copies."""
+    """Return the bytes that a measurement may take for copies."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
         return _GPU_SHARE * torch.cuda.mem_get_info(device)[0]

@@ -110,7 +110,7 @@ def bench_llama_cpp(
 def run_tool(
     tool: str, model: Path, prompt_tokens: int, max_tokens: int, batches: Sequence[int]
 ) -> dict[int, Pace]:
-    """llama.cpp's pace for each number of sequences under one prompt, the prompt included.
+    """Run llama.cpp for each number of sequences under one prompt, the prompt included.
 
     Raises SharegenError where the tool fails, or leaves one out.
     """
@@ -133,7 +133,7 @@ def run_tool(
 
 
 def parse(output: str) -> list[Measured]:
-    """The results among what the tool printed with `--output-format jsonl`."""
+    """Return the results among what the tool printed with `--output-format jsonl`."""
     found = []
     for line in output.splitlines():
         if line.startswith("{"):
@@ -179,7 +179,7 @@ def _need_gguf() -> None:
 
 
 def _read(model: Path, dtype: torch.dtype) -> PreTrainedModel:
-    """The model of a GGUF file, in `dtype`, by transformers' own reader."""
+    """Read the model of a GGUF file, in `dtype`, by transformers' own reader."""
     try:
         with quiet():
             module: PreTrainedModel = AutoModelForCausalLM.from_pretrained(

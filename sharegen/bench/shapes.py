@@ -159,14 +159,14 @@ def load_random(
     device: torch.device,
     ranks: Ranks | None = None,
 ) -> LoadedModel:
-    """Such a model, loaded; of several ranks this one's part, and the whole is nowhere."""
+    """Load such a model; of several ranks this one's part, and the whole is nowhere."""
     if ranks is None:
         return load_model(random_model(shape, device, dtype, quantization))
     return load_random_shard(config_of(shape), shape, dtype, ranks, quantization)
 
 
 def vocabulary(shape: str) -> int:
-    """Tokens that a shape knows."""
+    """Return the number of tokens that a shape knows."""
     return int(config_of(shape).get_text_config().vocab_size)
 
 

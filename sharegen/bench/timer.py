@@ -26,7 +26,7 @@ class Timer:
         return float(np.median(self.times(function, repeats)))
 
     def times(self, function: Callable[[], object], repeats: int) -> list[float]:
-        """Microseconds of each replay."""
+        """Return the microseconds of each replay."""
         function()
         torch.cuda.synchronize()
         time.sleep(_REST)
@@ -47,7 +47,7 @@ class Timer:
 
 
 class CpuTimer:
-    """The same of a function as it runs on a CPU, whose caches stay as they are."""
+    """Median microseconds of a function as it runs on a CPU, whose caches stay as they are."""
 
     def __call__(self, function: Callable[[], object], repeats: int = 15) -> float:
         return float(np.median(self.times(function, repeats)))
@@ -64,5 +64,5 @@ class CpuTimer:
 
 
 def timer_of(device: torch.device) -> Timer | CpuTimer:
-    """What measures a function on a device."""
+    """Return what measures a function on a device."""
     return Timer(device) if device.type == "cuda" else CpuTimer()

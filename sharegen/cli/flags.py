@@ -22,7 +22,7 @@ def given(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def assigned(text: str) -> dict[str, Any]:
-    """`a.b=1` as {"a": {"b": 1}}; the value is YAML."""
+    """Return `a.b=1` as {"a": {"b": 1}}; the value is YAML."""
     from sharegen.workload import plain_yaml
 
     key, equals, value = text.partition("=")

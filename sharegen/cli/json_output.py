@@ -17,5 +17,5 @@ JsonOption = Annotated[
 
 
 def print_json(value: Any) -> None:
-    """One object, in ASCII: half a surrogate pair in a name is spelled."""
+    """Print one object, in ASCII: half a surrogate pair in a name is spelled."""
     sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")

@@ -16,7 +16,7 @@ _SIZES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def parse_size(text: str) -> int:
-    """Bytes from `500000000`, `8GiB`, `8G` or `1.5 GB`."""
+    """Read a number of bytes from `500000000`, `8GiB`, `8G` or `1.5 GB`."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?B)?\s*", text, re.IGNORECASE)
     if match is None:
         raise typer.BadParameter(f"{text!r} is not a size such as 8GiB or 500MiB")

@@ -309,7 +309,7 @@ def _count(number: int, what: str) -> str:
 
 
 def size(number: int) -> str:
-    """Bytes for people: 1.5 GiB."""
+    """Write bytes for people: 1.5 GiB."""
     value = float(number)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024:

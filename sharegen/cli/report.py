@@ -157,7 +157,9 @@ def _difficulties(problems: Sequence[Problem]) -> dict[str, str]:
 
 
 def _prompts(runs: Sequence[Sequence[Problem]]) -> tuple[dict[str, str], list[str | None]]:
-    """Each problem's own part of its prompt; and for each run the part that all prompts share."""
+    """Return each problem's own part of its prompt; and for each run the part that all prompts
+    share.
+    """
     own: dict[str, str] = {}
     shared: list[str | None] = []
     for problems in runs:

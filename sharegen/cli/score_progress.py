@@ -39,7 +39,7 @@ class ScoreProgress:
             self._bar.start()
 
     def advance(self, score: Score) -> None:
-        """One more program has a verdict."""
+        """Note that one more program has a verdict."""
         self._done += 1
         self._passed += score.passed
         if self._bar is not None:
@@ -50,7 +50,7 @@ class ScoreProgress:
         return self._done / self._total if self._total else 1.0
 
     def describe(self, width: int | None = None) -> str:
-        """The state in one line; of that width, without what matters least."""
+        """Return the state in one line; of that width, without what matters least."""
         seconds = time.monotonic() - self._started
         new = self._done - self._before
         pace = new / seconds if seconds > 0 else 0.0

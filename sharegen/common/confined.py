@@ -53,7 +53,7 @@ class Exceeded(Exception):
 
 
 def call(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """`function(...)` in the process with limits; what it raises is raised here.
+    """Call `function(...)` in the process with limits; what it raises is raised here.
 
     function: of a module's top level; it and all values are pickled. Called within such a call, it
     runs where it is.
@@ -64,7 +64,7 @@ def call(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
 
 def call_for(seconds: float, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Like `call`, with so many seconds of CPU time."""
+    """Call as `call` does, with so many seconds of CPU time."""
     if _is_inside:
         return function(*args, **kwargs)
     with _lock:
@@ -160,7 +160,7 @@ _is_inside = False
 
 
 def _running() -> _Process:
-    """This process's own: one that was begun before a fork is the parent's."""
+    """Return this process's own: one that was begun before a fork is the parent's."""
     global _process
     if _process is None or _process.owner != os.getpid() or not _process.is_alive:
         _process = _Process()
@@ -175,7 +175,7 @@ def stop() -> None:
 
 
 def _read(source: IO[bytes]) -> bytes | None:
-    """One message; None where the other side has left."""
+    """Read one message; None where the other side has left."""
     head = source.read(_LENGTH.size)
     if len(head) < _LENGTH.size:
         return None

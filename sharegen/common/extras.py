@@ -33,7 +33,7 @@ def _packages(extra: str) -> list[str]:
 
 
 def _pip() -> str:
-    """pip of this very Python: that of the PATH may be another environment's."""
+    """Return pip of this very Python: that of the PATH may be another environment's."""
     python = Path(sys.executable)
     on_path = shutil.which("pip")
     if on_path is not None and Path(on_path).parent == python.parent:

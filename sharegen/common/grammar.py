@@ -26,7 +26,7 @@ _ANY_OBJECT = {"type": "object"}
 
 
 def library() -> ModuleType:
-    """llguidance. Raises UsageError where it is not installed."""
+    """Import llguidance. Raises UsageError where it is not installed."""
     try:
         import llguidance
     except ImportError:

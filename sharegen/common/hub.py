@@ -12,7 +12,7 @@ from pathlib import Path
 
 @functools.cache
 def hub_is_reachable() -> bool:
-    """One quick question, asked once a process; False too where offline mode is on."""
+    """Ask the hub one quick question, once a process; False too where offline mode is on."""
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session
 

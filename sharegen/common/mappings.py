@@ -7,7 +7,7 @@ from typing import Any
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with `over` on top, mapping by mapping; lists and scalars are replaced."""
+    """Return `base` with `over` on top, mapping by mapping; lists and scalars are replaced."""
     out = dict(base)
     for key, value in over.items():
         below = out.get(key)

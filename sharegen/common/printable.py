@@ -24,7 +24,7 @@ _NOTHING = "[none][/none]"
 
 
 def visible(text: str) -> str:
-    """The same inside Rich's markup, where none of it is markup.
+    """Return the same inside Rich's markup, where none of it is markup.
 
     Rich's own `escape` leaves emoji codes, and backslashes before a bracket or at the end.
     """

@@ -24,7 +24,7 @@ _AT_ONCE = 1 << 22  # bytes of a write
 
 
 class Row(Sequence[int]):
-    """One of the lists, read where it lies; an array of numpy takes no copy, and a pickle does."""
+    """A list that is read where it lies; an array of numpy takes no copy, and a pickle does."""
 
     __slots__ = ("_end", "_numbers", "_start")
 

@@ -24,7 +24,7 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str, environment: Mapping[str, str] = os.environ) -> Shard:
-        """From `I/N`, or from the environment of a Slurm array's task where it is `slurm`.
+        """Read it from `I/N`, or from the environment of a Slurm array's task where it is `slurm`.
 
         Raises UsageError for anything else.
         """

@@ -27,7 +27,7 @@ class StopRule:
 
     @classmethod
     def parse(cls, text: str) -> StopRule:
-        """`confident=0.9` and so on. Raises ValueError for what is no rule."""
+        """Read `confident=0.9` and so on. Raises ValueError for what is no rule."""
         name, equals, value = text.partition("=")
         if name not in KINDS or (equals and not value) or (name == "decided" and equals):
             raise ValueError(f"not a rule: {_FORMS}")

@@ -23,7 +23,7 @@ from sharegen.workload.validation import validate
 
 @dataclass(frozen=True)
 class AnswerRecipe:
-    """By what answers are to be read: a recipe, and keys that were set on top of it."""
+    """What answers are to be read by: a recipe, and keys that were set on top of it."""
 
     recipe: str | None = None
     flags: Mapping[str, Any] | None = None

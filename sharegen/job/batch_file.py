@@ -53,14 +53,18 @@ class Answers:
 
 
 def default_answers(configuration: Configuration) -> Path:
-    """`requests.jsonl` -> `requests_output.jsonl`, in the folder that the command runs in."""
+    """Name the answers of `requests.jsonl` `requests_output.jsonl`, in the folder that the command
+    runs in.
+    """
     assert configuration.dataset.source is not None
     name = Path(configuration.dataset.source).name.removesuffix(".gz")
     return Path(f"{name.rsplit('.', 1)[0]}_output.jsonl")
 
 
 def journal_beside(answers: Path) -> Path:
-    """`results.jsonl` -> `results.journal.jsonl`: the samples that the answers are made of."""
+    """Name the journal of `results.jsonl` `results.journal.jsonl`: the samples that the answers are
+    made of.
+    """
     return answers.with_name(f"{answers.name.removesuffix('.jsonl')}.journal.jsonl")
 
 
@@ -177,7 +181,9 @@ def _write(
 
 
 def _tokens(outcome: JobOutcome, tokenizer: Any) -> dict[str, Sequence[int]]:
-    """Token ids of the prompts, by problem; without those that the chat template refuses."""
+    """Return the token ids of the prompts, by problem; without those that the chat template
+    refuses.
+    """
     problems = outcome.workload.problems
     found: Iterable[Sequence[int] | ModelError] | None = outcome.prompts
     if found is None:

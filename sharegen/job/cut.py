@@ -129,7 +129,7 @@ def _spans(tree: PrefixTree) -> tuple[Ints, Ints, Ints, Ints]:
 
 
 def _sums_before(places: Ints, values: Ints, count: int) -> Ints:
-    """[count + 1] sums of the values whose place is at or before each position."""
+    """Return [count + 1] sums of the values whose place is at or before each position."""
     sums = np.zeros(count + 1, np.int64)
     np.add.at(sums, places, values)
     return np.cumsum(sums)

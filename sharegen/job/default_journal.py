@@ -25,7 +25,7 @@ _CONTENT = ("few_shot", "document", "chat_template")  # of what is in files besi
 
 
 def default_output(content: JobContent, with_folder: bool = False) -> Path:
-    """`runs/<recipe>-<hash>.jsonl`, the name of a new journal.
+    """Return `runs/<recipe>-<hash>.jsonl`, the name of a new journal.
 
     The dataset's name counts, though no part of the identity, and so does what is taken from it:
     the rows of two datasets should not meet in one journal unasked.

@@ -236,7 +236,9 @@ def plan_cut(configuration: Configuration, num_parts: int) -> CutPlan:
 
 
 def _free_memory(model: LoadedModel, device: torch.device) -> int:
-    """Bytes for the KV cache, as far as can be told before the weights are on the device."""
+    """Return the bytes for the KV cache, as far as can be told before the weights are on the
+    device.
+    """
     from sharegen.engine.execute.memory import estimate
 
     weights = model.weights_bytes if device.type == "cuda" else 0

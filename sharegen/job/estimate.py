@@ -27,7 +27,8 @@ _LEAST_SECONDS = 1.0  # a shorter run says little of the pace
 
 @dataclass(frozen=True)
 class TimeEstimate:
-    """seconds: of sampling. pace: tokens a second of the run that it is from, in `run_file`.
+    """An estimate of time. seconds: of sampling. pace: tokens a second of the run that it is from,
+    in `run_file`.
 
     tokens: of a sample, on average; None where that run had another recipe, and the time is that
     of samples at their full length.

@@ -83,9 +83,10 @@ class LoadedJob:
         server: ForkServer | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """own: the journal that is written. server: what workers on a CPU are copies of, where it
-        runs already. clock: what chat templates see, and saw if the prompts of a share are tokens
-        already."""
+        """Take what is known. own: the journal that is written. server: what workers on a CPU are
+        copies of, where it runs already. clock: what chat templates see, and saw if the prompts of
+        a share are tokens already.
+        """
         from sharegen.engine.config import EngineConfig
         from sharegen.engine.verifying import Verification
 
@@ -396,8 +397,9 @@ class LoadedJob:
         verified: Verified | None,
         again: int,
     ) -> None:
-        """cpu_seconds: of this process. again: prompt tokens that an earlier run of the journal
-        computed too."""
+        """Write what the run counted. cpu_seconds: of this process. again: prompt tokens that an
+        earlier run of the journal computed too.
+        """
         before = journal.run.timings
         counted = asdict(self.engine.stats) | {"samples_recorded": drawn}
         stats = added(journal.run.stats, counted, again) | {"plan": plan.to_json()}

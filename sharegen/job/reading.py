@@ -66,7 +66,7 @@ def readings_on(
     samples: Each,
     rows: int,
 ) -> list[LevelReading]:
-    """`readings` of a job on this device; empty on a CPU, where every node is read once.
+    """Return the `readings` of a job on this device; empty on a CPU, where every node is read once.
 
     Empty, too, without attention.
 

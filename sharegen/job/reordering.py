@@ -66,7 +66,9 @@ def saved_by_order(workload: Workload) -> int | None:
 def _table(
     problems: Sequence[Problem], free: Sequence[str], tokenizer: Any
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """For each free field, which value each problem has, and how many tokens each value takes."""
+    """Tabulate for each free field which value each problem has, and how many tokens each value
+    takes.
+    """
     columns: list[list[int]] = []
     lengths: list[list[int]] = []
     for name in free:

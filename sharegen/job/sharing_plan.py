@@ -138,7 +138,7 @@ def make_plan(
     state_bytes: int = 0,
     state_slots: int | None = None,
 ) -> SharingPlan:
-    """The plan of `samples` completions of up to `max_tokens` tokens for each prompt.
+    """Make the plan of `samples` completions of up to `max_tokens` tokens for each prompt.
 
     samples, max_tokens: one for all prompts, or one for each. tree: of the prompts; ids: their
     names. num_blocks: blocks of the KV cache, of so many bytes a token, and max_sequences, of each
@@ -194,7 +194,9 @@ def _without_slots(tree: PrefixTree, slots: int) -> int:
 
 
 def shared_tokens(tree: PrefixTree, some: Sequence[bool], others: Sequence[bool]) -> int:
-    """Tokens of the tree in nodes that both kinds of prompts have, by a flag for each prompt."""
+    """Count the tokens of the tree in nodes that both kinds of prompts have, by a flag for each
+    prompt.
+    """
     below: dict[int, tuple[bool, bool]] = {}
     tokens = 0
     for node in reversed(list(tree.nodes())):
@@ -283,7 +285,7 @@ def fitting_sequences(
 
 
 def each_of(value: Each, count: int) -> Sequence[int]:
-    """A value for each of so many problems."""
+    """Return a value for each of so many problems."""
     return [value] * count if isinstance(value, int) else value
 
 

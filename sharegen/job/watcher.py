@@ -27,7 +27,8 @@ class Watcher:
         longest: int | None,
         before: EarlierProgress,
     ) -> AbstractContextManager[Progress | None]:
-        """So many samples and problems are about to be drawn; longest: tokens of a sample.
+        """Note that so many samples and problems are about to be drawn; longest: tokens of a
+        sample.
 
         before: what is on record of them already.
         """

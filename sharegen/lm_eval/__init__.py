@@ -19,7 +19,7 @@ __all__ = ["SharegenLM", "main"]
 
 
 def main(arguments: Sequence[str]) -> None:
-    """lm-eval's own command line, with this model unless --model names another."""
+    """Run lm-eval's own command line, with this model unless --model names another."""
     from lm_eval.__main__ import cli_evaluate
 
     given = list(arguments)

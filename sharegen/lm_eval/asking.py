@@ -18,7 +18,7 @@ _GREEDY = "greedy"  # its answer where greedy decoding would have said the same
 
 @dataclass(frozen=True)
 class Ask:
-    """Tokens, and how to continue them.
+    """A request: tokens, and how they are continued.
 
     scored: how many tokens' log-probabilities are wanted: that of the one that params allow alone,
     which comes behind the prompt, and those of the prompt's last ones. 0 where the prompt is to be
@@ -54,7 +54,9 @@ class Ask:
         return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
     def request(self, key: int, samples: Sequence[int], splits: Sequence[int]) -> Request:
-        """splits: where the tree of all that are asked splits its prompt."""
+        """Make the engine's request. splits: where the tree of all that are asked splits its
+        prompt.
+        """
         first = max(1, len(self.prompt) + 1 - self.scored)
         return Request(
             key,

@@ -188,7 +188,9 @@ class SharegenLM(TemplateLM):
     def tok_encode(
         self, string: str, add_special_tokens: bool | None = None, **kwargs: Any
     ) -> list[int]:
-        """Token ids as in the harness's `hf`: with BOS if the tokenizer adds one, never two."""
+        """Return token ids as in the harness's `hf`: with BOS if the tokenizer adds one, never
+        two.
+        """
         own = self._add_bos if add_special_tokens is None else add_special_tokens
         begun = has_bos_prefix(string, self.tokenizer.decode(self.prefix_token_id))
         if add_special_tokens is None and begun:
@@ -238,7 +240,7 @@ class SharegenLM(TemplateLM):
     def loglikelihood_rolling(
         self, requests: list[Instance], disable_tqdm: bool = False
     ) -> list[float]:
-        """Whole texts' log-probabilities, those beyond the context in windows."""
+        """Return whole texts' log-probabilities, those beyond the context in windows."""
         windows = [
             [
                 ((None, None), *window)
@@ -264,7 +266,7 @@ class SharegenLM(TemplateLM):
     def _loglikelihood_tokens(
         self, requests: Seq[tuple[Any, list[int], list[int]]], **kwargs: Any
     ) -> list[tuple[float, bool]]:
-        """(log-probability, whether greedy decoding says the same) of each continuation."""
+        """Return (log-probability, whether greedy decoding says the same) of each continuation."""
         asks = []
         for _, context, continuation in requests:
             if not 0 < len(continuation) <= self.max_length:

@@ -160,7 +160,7 @@ def _write_lines(rows: list[Row], several: bool) -> None:
 
 
 def _stop(vote: Vote, stopped: Stopped) -> int | str:
-    """After how many samples the problem of a vote was decided."""
+    """Say after how many samples the problem of a vote was decided."""
     deciding = stopped.problems[vote.problem_id, vote.prompt_hash]
     return deciding.counted if deciding.is_decided else "not yet"
 

@@ -124,7 +124,7 @@ class Declared:
 
     @cached_property
     def kinds(self) -> tuple[Any, ...]:
-        """Its type, or those that are joined by `|`."""
+        """Return its type, or those that are joined by `|`."""
         is_union = get_origin(self.hint) in (Union, UnionType)
         return get_args(self.hint) if is_union else (self.hint,)
 
