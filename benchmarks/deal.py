@@ -53,7 +53,7 @@ class Shape:
     seed: int
 
     def prompts(self) -> Iterator[npt.NDArray[np.int32]]:
-        """Return the tokens [tokens] of each problem, in order."""
+        """Yield the tokens [tokens] of each problem, in order."""
         rng = np.random.default_rng(self.seed)
         stem, group = 2 * self.tokens // 5, 3 * self.tokens // 10
         prompt = rng.integers(_VOCABULARY, size=self.tokens, dtype=np.int32)

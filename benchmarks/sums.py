@@ -67,7 +67,7 @@ def _rank(rank: int, ranks: int, folder: str) -> None:
 
 
 def _ways(shared: torch.Tensor, group: str) -> dict[str, Callable[[], object]]:
-    """Ways of adding up `shared`, which all ranks can read, and a residual: [count]"""
+    """Return ways of adding up `shared` [count], which all ranks can read, and a residual."""
     own, residual, out = (torch.zeros_like(shared) for _ in range(3))
 
     def nccl() -> None:

@@ -51,7 +51,7 @@ class SharedLayout:
         return len(self.length)
 
     def row_by_row(self) -> SharedLayout:
-        """The same nodes, stored where they are, each named once for every row under it.
+        """Return the same nodes, stored where they are, each named once for every row under it.
 
         They are read per sequence then, as PagedAttention does; a row's nodes follow each other.
         """

@@ -7,6 +7,7 @@ benchmarks, and on pages. A name is taken apart at capitals and underscores, so 
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,6 +66,8 @@ ELSEWHERE = {
 NOT_YET: set[str] = set()
 """Folders that still say some of them. Take one out when it says none: the list is to be empty."""
 
+_FRAGMENT = re.compile(r"(Of|Likewise|As above|The same)\b|\w+(, \w+)*: \[")
+_ENDS = (".", "?", ":", "!", '."', ".)")
 _METHODS = re.compile(r"\.(narrow|r?partition)\(")  # torch's, str's
 _SEAMS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|_")
 _WORD = re.compile(r"[A-Za-z]+")
@@ -112,3 +115,26 @@ def test_words_are_found_whole(text: str, words: set[str]) -> None:
 
 def test_folders_with_words_of_their_own_are_there() -> None:
     assert all((ROOT / folder).is_dir() for folder in ELSEWHERE)
+
+
+def docstrings(file: Path) -> Iterator[tuple[str, str]]:
+    """The docstrings of a file's module, classes and functions, with their names."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            if text := ast.get_docstring(node):
+                yield getattr(node, "name", "module"), text
+
+
+def test_docstrings_are_whole_sentences() -> None:
+    """They say what something is or does: none begins in the middle of a sentence, or has no end.
+
+    A list of arguments alone ("x: [T, K] -> ...") says what goes in, and not what for.
+    """
+    problems = [
+        f"{file.relative_to(ROOT)}: {name}: {text.splitlines()[0]}"
+        for file in _files()
+        if file.suffix == ".py"
+        for name, text in docstrings(file)
+        if _FRAGMENT.match(text) or not text.split("\n\n")[0].rstrip().endswith(_ENDS)
+    ]
+    assert not problems

@@ -103,7 +103,7 @@ def _there(row: Row | None) -> list[Row]:
 
 
 def with_rates(steps: Sequence[Row]) -> Iterator[Row]:
-    """Return all steps but the first, each with the tokens a second up to it, by way.
+    """Yield all steps but the first, each with the tokens a second up to it, by way.
 
     A way has no more rates from a step on that it has no time for.
     """

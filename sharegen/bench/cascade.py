@@ -70,7 +70,7 @@ def by_row(tensors: Tensors, out: torch.Tensor) -> torch.Tensor:
 
 
 def levels_of(tensors: Tensors) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """Return (row starts, lengths, blocks) of the nodes of each level of the tree."""
+    """Yield (row starts, lengths, blocks) of the nodes of each level of the tree."""
     layout = tensors.layout
     for position in sorted(set(layout.position.tolist())):
         (nodes,) = (layout.position == position).nonzero()

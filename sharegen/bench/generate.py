@@ -1,4 +1,4 @@
-"""The same job through sharegen and through transformers' own `generate()`, in one run.
+"""One job through sharegen and through transformers' own `generate()`, in one run.
 
 `generate()` is used as somebody careful would: prompts sorted by length so that little is padded,
 all samples of a prompt by `num_return_sequences`, the batch size that serves it best. Both sides
@@ -172,7 +172,7 @@ def _time_generate(
 def _calls(
     prompts: list[list[int]], samples: int, batch: int
 ) -> Iterator[tuple[list[list[int]], int]]:
-    """Return (prompts, samples of each) of every call; a prompt with more samples takes several."""
+    """Yield (prompts, samples of each) of every call; a prompt with more samples takes several."""
     if batch < samples:
         for prompt in prompts:
             for first in range(0, samples, batch):

@@ -1,4 +1,4 @@
-"""The same weights and shared prompt through llama.cpp's own benchmark and through sharegen.
+"""Weights and a shared prompt through llama.cpp's own benchmark and through sharegen.
 
 `llama-batched-bench` computes one prompt, lets so many sequences share it, and decodes them
 together. It feeds random tokens and draws none: what sharegen takes for drawing is on its side

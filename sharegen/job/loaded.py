@@ -83,7 +83,7 @@ class LoadedJob:
         server: ForkServer | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Take what is known. own: the journal that is written. server: what workers on a CPU are
+        """Take the job's files. own: the journal that is written. server: what workers on a CPU are
         copies of, where it runs already. clock: what chat templates see, and saw if the prompts of
         a share are tokens already.
         """

@@ -57,7 +57,7 @@ _BESIDE = ("vote", "answer", "token_ids", "keep")  # what is told, read or kept 
 
 
 def _unaliased(dtype: Any) -> Any:
-    """torch's and vLLM's other names of two dtypes as the ones that are on record."""
+    """Turn torch's and vLLM's other names of two dtypes into those that are on record."""
     return {"half": "float16", "float": "float32"}.get(dtype, dtype) if dtype else dtype
 
 
@@ -241,7 +241,7 @@ def check_structured(sampling: Sampling) -> None:
 
 
 def _without(values: Mapping[str, Any], taken: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` without those that stand in `taken` too, section by section."""
+    """Return `values` without those that stand in `taken` too, section by section."""
     left: dict[str, Any] = {}
     for name, value in values.items():
         if name not in taken:

@@ -146,7 +146,7 @@ def _joined(name: str, parts: list[Any]) -> str:
 
 
 def _former_calls(call: Any) -> list[Any] | None:
-    """`function_call`, which was there before calls of tools were, as a list of these."""
+    """Return `function_call`, which was there before calls of tools were, as a list of these."""
     return [{"type": "function", "function": call}] if call else None
 
 

@@ -301,7 +301,7 @@ class Tokenised:
 def asked_each(
     prompts: Sequence[Prompt], tokenizer: PreTrainedTokenizerBase, clock: Clock
 ) -> Iterator[Tokenised | ModelError]:
-    """`tokenise_each`, with the texts of chats."""
+    """Tokenise as `tokenise_each` does, with the texts of chats."""
     for batch in _batches(prompts):
         texts = [_text(prompt, tokenizer, clock) for prompt in batch]
         is_chat = batch[0].is_chat
@@ -323,7 +323,7 @@ def asked_each(
 def _spelt(
     texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, begin: bool
 ) -> Iterator[list[int] | ModelError]:
-    """`token_ids`, with an error in the place of a text that the tokenizer gives up on."""
+    """Yield `token_ids`, with an error in the place of a text that the tokenizer gives up on."""
     try:
         yield from token_ids(texts, tokenizer, begin) if texts else ()
     except ModelError as error:

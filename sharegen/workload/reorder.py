@@ -38,7 +38,9 @@ def greedy_groups(
 
 
 def _decided(columns: Sequence[Sequence[int]]) -> list[list[int]]:
-    """For each field, the other fields that it decides: rows alike in it are alike in them."""
+    """Return for each field the other fields that it decides: rows alike in it are alike in
+    them.
+    """
     distinct = [len(set(column)) for column in columns]
     found: list[list[int]] = []
     for field, column in enumerate(columns):
@@ -106,7 +108,7 @@ class _Table:
             yield key[0], group
 
     def _weight(self, key: tuple[int, int], row: int, fields: list[int]) -> int:
-        """Tokens of a value and of those that it decides."""
+        """Return the tokens of a value and of those that it decides."""
         field, value = key
         others = (other for other in self.decided[field] if other in fields)
         decided = sum(self.lengths[other][self.columns[other][row]] for other in others)

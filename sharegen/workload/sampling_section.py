@@ -79,5 +79,5 @@ class Sampling(Strict, RecipeSampling):  # type: ignore[misc]  # pydantic freeze
         return None if self.stop_when is None else StopRule.parse(self.stop_when)
 
     def problem_tokens(self, context_length: int) -> int:
-        """Tokens that are drawn for a problem, at most."""
+        """The number of tokens that are drawn for a problem, at most."""
         return self.rows * (self.max_tokens or context_length)

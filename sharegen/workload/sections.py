@@ -213,7 +213,7 @@ def _check_kwargs(values: dict[str, Any]) -> dict[str, Any]:
 
 
 class Chat(Strict, ChatParameters):  # type: ignore[misc]
-    """The same prompts as turns of the tokenizer's chat template.
+    """Prompts as turns of the tokenizer's chat template.
 
     What follows `stop` counts for rows that bring conversations, too.
     """

@@ -130,7 +130,9 @@ def model_of(recipe: Recipe, job: Job, is_flag: bool) -> str:
 
 
 def source_of(recipe: Recipe, job: Job) -> str | None:
-    """Where the data is: beside the recipe, or with the bundled recipes (it may be a copy)."""
+    """Return where the data is: beside the recipe, or with the bundled recipes (it may be a
+    copy).
+    """
     source = job.dataset.source
     if source is None:
         return None

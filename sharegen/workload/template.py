@@ -160,7 +160,7 @@ def instead(name: str, fields: Mapping[str, Any]) -> str:
 
 
 def half_character(text: str) -> int | None:
-    """Where a text first holds half of a surrogate pair, which nothing encodes."""
+    """Return where a text first holds half of a surrogate pair, which nothing encodes."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -44,7 +44,8 @@ def validate(
     prefix: str = "",
     flags: Mapping[str, str] = MappingProxyType({}),
 ) -> Section:
-    """`value` as a `model`, or one UsageError naming `where`, the key and the nearest valid one.
+    """Return `value` as a `model`, or raise one UsageError naming `where`, the key and the nearest
+    valid one.
 
     flags: the keys that the command line set -> the flag, which is then named instead of `where`.
     """

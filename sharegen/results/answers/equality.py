@@ -69,7 +69,7 @@ def equality_used(pairs: Iterable[tuple[str, str]]) -> str | None:
 
 
 def _unknown(answer: str, gold: str) -> bool:
-    """Without math-verify formulas are equal by spelling alone."""
+    """Judge formulas without math-verify: they are equal by spelling alone."""
     return False
 
 
@@ -133,7 +133,7 @@ def _as_ratios(answer: str, gold: str) -> bool | None:
 
 
 def _as_choices(answer: str, gold: str) -> bool | None:
-    """`(B)` is `B`, and so is `B) Paris`."""
+    """Compare choices: `(B)` is `B`, and so is `B) Paris`."""
     letters = [_CHOICE.fullmatch(text) for text in (answer, gold)]
     chosen = [_CHOSEN.fullmatch(text) for text in (answer, gold)]
     for mine, others in ((0, 1), (1, 0)):
@@ -144,7 +144,7 @@ def _as_choices(answer: str, gold: str) -> bool | None:
 
 
 def _as_equations(answer: str, gold: str, by_mathematics: ByMathematics) -> bool | None:
-    """`x = 5` is `x = 5.0`, and 5; it is no `y = 5`."""
+    """Compare equations: `x = 5` is `x = 5.0`, and 5; it is no `y = 5`."""
     one, other = kinds.equation(answer), kinds.equation(gold)
     if one is None and other is None:
         return None

@@ -102,7 +102,7 @@ def _continues(text: str, first: Numeral, span: Span) -> bool:
 
 
 def _range(text: str, found: Sequence[Numeral], begin: int, span: Span) -> Reading | None:
-    """`40-44` for an answer that says "40 to 44" or "between 40 and 44"."""
+    """Return `40-44` for an answer that says "40 to 44" or "between 40 and 44"."""
     if len(found) < 2 or _OPERATOR.match(text, found[1].end, span.end):
         return None
     word = "and" if text[:begin].rstrip().lower().endswith("between") else "to"
@@ -113,7 +113,7 @@ def _range(text: str, found: Sequence[Numeral], begin: int, span: Span) -> Readi
 
 
 def _listed(text: str, found: Sequence[Numeral], span: Span) -> Reading | None:
-    """`2, 3` where an answer is nothing but numbers with commas."""
+    """Return `2, 3` where an answer is nothing but numbers with commas."""
     if len(found) < 2 or text[found[-1].end : span.end].strip(" .*_$\n"):
         return None
     if not all(_COMMA.fullmatch(text, one.end, other.start) for one, other in pairwise(found)):

@@ -79,7 +79,7 @@ def _import() -> None:
 
 
 def _compare(answer: str, gold: str) -> bool | str:
-    """In the process with limits: the verdict, or how the library failed."""
+    """Return, in the process with limits, the verdict, or how the library failed."""
     from math_verify import parse, verify
 
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # it tells all that it gives up on

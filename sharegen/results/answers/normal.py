@@ -80,7 +80,7 @@ def unwrapped(text: str) -> str:
 
 
 def _inside(bare: str) -> str:
-    """The same with one wrapping less."""
+    """Return the same with one wrapping less."""
     whole = _ALL_OF_IT.fullmatch(bare)
     if whole is not None:
         return plain(next(inside for inside in whole.groups() if inside is not None))

@@ -108,7 +108,7 @@ def _goes_on(passage: Passage, start: int) -> bool:
 
 
 def _uncut(passage: Passage, verdict: _Verdict) -> _Verdict:
-    """No answer where the completion's end may have cut the number off."""
+    """Return no answer where the completion's end may have cut the number off."""
     found = verdict.reading
     return _Verdict(None) if found is not None and passage.cuts(found.end) else verdict
 

@@ -76,7 +76,7 @@ class Passage:
 
     @cached_property
     def text(self) -> str:
-        """The same in plain characters, each in its place, without what nobody reads."""
+        """Return the same in plain characters, each in its place, without what nobody reads."""
         plain = self.raw.translate(PLAIN)
         return _ASIDE.sub(lambda match: " " * len(match[0]), plain)
 

@@ -43,5 +43,5 @@ def find(
 def find_each(
     texts: Sequence[str], patterns: Sequence[str], which: Literal["first", "last"] = "last"
 ) -> list[Reading | None]:
-    """`find` in each text."""
+    """Do what `find` does in each text."""
     return [find(text, patterns, which) for text in texts]

@@ -21,7 +21,7 @@ _COUNTS = re.compile(r"[\s*_>(-]*\d{1,2}\.")  # of a list
 
 @dataclass(frozen=True)
 class Sentence:
-    """start, end: in the passage. text: in plain characters."""
+    """A sentence of a passage. start, end: in the passage. text: in plain characters."""
 
     start: int
     end: int

@@ -54,7 +54,7 @@ class Vote:
 
     @property
     def right_samples(self) -> int:
-        """Samples whose own answer equals the gold answer."""
+        """The number of samples whose own answer equals the gold answer."""
         return sum(votes for answer, votes in self.counts.items() if self.right.get(answer))
 
     def among(self, first: int) -> tuple[int, int]:
@@ -104,7 +104,9 @@ def natural_order(problem_id: str) -> list[tuple[int, str]]:
 
 @dataclass
 class _Ballots:
-    """answers: as extracted, by sample index; None for a sample without one."""
+    """The votes of one problem. answers: as extracted, by sample index; None for a sample without
+    one.
+    """
 
     answers: dict[int, str | None] = field(default_factory=dict)
     gold: str | None = None

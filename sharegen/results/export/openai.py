@@ -202,7 +202,8 @@ def _text_logprobs(
 
 
 def _legacy_top(said: bytes | None, entry: Sequence[Any], spell: Spell) -> dict[str, float] | None:
-    """By text, the likeliest first; of tokens that read alike, the further ones by their ids.
+    """Return the log-probabilities by text, the likeliest first; of tokens that read alike, the
+    further ones by their ids.
 
     said: the bytes of the one that was drawn. None for a token that nothing comes before.
     """
@@ -220,7 +221,7 @@ def _legacy_top(said: bytes | None, entry: Sequence[Any], spell: Spell) -> dict[
 
 
 def _legacy_text(said: bytes | None) -> str:
-    """As `_text`, with OpenAI's mark before what is not text."""
+    """Return the text as `_text` does, with OpenAI's mark before what is not text."""
     try:
         return _UNKNOWN if said is None else said.decode()
     except UnicodeDecodeError:

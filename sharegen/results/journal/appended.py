@@ -42,7 +42,7 @@ class AppendedFile:
     def __init__(
         self, path: Path, descriptor: int, lock: Lock, is_new: bool, has_identity: bool
     ) -> None:
-        """has_identity: whether the file system tells of a path which file it leads to."""
+        """Open it. has_identity: whether the file system tells of a path which file it leads to."""
         self.path = path
         self.is_new = is_new
         self._has_identity = has_identity
@@ -270,7 +270,9 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 
 def _new_beside(path: Path) -> tuple[Path, int]:
-    """`a.jsonl` -> `a.rescued.jsonl`, or the first such name that is free, and a descriptor."""
+    """Name a file beside `a.jsonl` `a.rescued.jsonl`, or the first such name that is free, and a
+    descriptor.
+    """
     stem = path.name.removesuffix(".jsonl")
     number = 1
     while True:

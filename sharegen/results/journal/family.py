@@ -25,7 +25,7 @@ def shard_named(path: Path) -> Shard | None:
 
 
 def whole_path(path: Path) -> Path:
-    """`a.shard-2-of-8.jsonl` -> `a.jsonl`; other names are a whole job's already."""
+    """Turn `a.shard-2-of-8.jsonl` into `a.jsonl`; other names are a whole job's already."""
     match = _NAME.fullmatch(path.name)
     return path if match is None else path.with_name(match[1] + match[4])
 

@@ -48,7 +48,7 @@ class FoundJournal:
     """A journal that may be there, with its run file."""
 
     def __init__(self, path: Path, to_do: str = REPAIR):
-        """to_do: what is advised where its run file is broken."""
+        """Find the files. to_do: what is advised where its run file is broken."""
         self.path = path
         self._to_do = to_do
         self._run: tuple[_State, RunFile | None] | None = None
@@ -84,7 +84,7 @@ class FoundJournal:
         return self._run[1]
 
     def records(self) -> RecordReader:
-        """Its records as they are now, one after the other."""
+        """Read its records as they are now, one after the other."""
         return read(self.path)
 
     def on_record(self) -> OnRecord:

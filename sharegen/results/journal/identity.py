@@ -123,7 +123,7 @@ def _shorten(value: Any) -> str:
 
 
 def _from_first_difference(old: str, new: str) -> tuple[str, str]:
-    """Both cut to one line's width, such that where they differ stays visible."""
+    """Cut both to one line's width, such that where they differ stays visible."""
     if max(len(old), len(new)) <= _WIDTH:
         return old, new
     pairs = zip(old, new, strict=False)

@@ -13,7 +13,9 @@ class JournalFamily:
     """The journals of one job, by the path of the one that a run writes."""
 
     def __init__(self, path: Path, found: FoundJournal | None = None):
-        """found: a journal that was looked at already, which may be the one at `path`."""
+        """Take the journal's path; files are read when they are asked for. found: a journal that
+        was looked at already, which may be the one at `path`.
+        """
         if found is None or found.path != path:
             found = FoundJournal(path, ADOPT)
         self.own = found

@@ -72,7 +72,9 @@ class Keys(MutableSet[Key]):
         return self
 
     def missing(self, problem_id: str, prompt_hash: str | None, samples: range) -> Sequence[int]:
-        """Those of a problem's samples that are not in the set: the range itself where all are."""
+        """Return those of a problem's samples that are not in the set: the range itself where all
+        are.
+        """
         pages = range(samples.start // _PAGE, -(-samples.stop // _PAGE))
         if not any((problem_id, prompt_hash, page) in self._pages for page in pages):
             return samples  # no list of a million

@@ -13,7 +13,9 @@ FOLDER = ".sharegen"
 
 
 def hidden(beside: Path) -> Path:
-    """`runs/a.run.json` -> `runs/.sharegen/a.run.json`; what lies there has its own beside it."""
+    """Turn `runs/a.run.json` into `runs/.sharegen/a.run.json`; what lies there has its own beside
+    it.
+    """
     return beside if beside.parent.name == FOLDER else beside.parent / FOLDER / beside.name
 
 

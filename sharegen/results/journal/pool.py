@@ -60,7 +60,9 @@ class Pool:
         self.duplicates: dict[Path, list[int]] = {}
 
     def read_by(self, reading: Rereading) -> Pool:
-        """The same journals, with their answers read so, and its gold answers where it has any."""
+        """Return the same journals, with their answers read so, and its gold answers where it has
+        any.
+        """
         known = ((found and found.golds) or {} for found in self.readings)
         self.readings = [replace(reading, golds={**golds, **reading.golds}) for golds in known]
         return self
@@ -98,7 +100,8 @@ class Pool:
         return (entry.record for entry in self.entries() if not entry.repeats)
 
     def entries(self) -> Iterator[Entry]:
-        """Like `records`, with the samples that an earlier file has too, which is logged.
+        """Yield what `records` does, with the samples that an earlier file has too, which is
+        logged.
 
         Rows that differ are two problems though their ids are equal, as in two halves of a dataset
         that both count from 0: the later one gets its file's name. Samples of another seed are

@@ -77,7 +77,7 @@ class Rereading:
         return replace(shown, answers=shown.answers | answers)
 
     def read(self, records: Iterable[Record]) -> Iterator[tuple[Record, Record]]:
-        """Each record with itself as it is read now."""
+        """Yield each record with itself as it is read now."""
         for batch in _batches(records):
             answers = iter(self._answers([record for record in batch if record.is_drawn]))
             for record in batch:

@@ -140,7 +140,7 @@ def _digest(sections: Mapping[str, Any]) -> str:
 
 
 def run_file_path(journal: str | os.PathLike[str]) -> Path:
-    """`runs/a.jsonl` -> `runs/.sharegen/a.run.json`."""
+    """Turn `runs/a.jsonl` into `runs/.sharegen/a.run.json`."""
     path = Path(journal)
     return hidden(path.parent / (path.name.removesuffix(".jsonl") + ".run.json"))
 

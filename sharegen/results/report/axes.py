@@ -38,7 +38,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Line:
-    """points: [x, y]; dots: whether each is marked."""
+    """A line of a chart. points: [x, y]; dots: whether each is marked."""
 
     points: Sequence[Point]
     color: str
@@ -57,7 +57,9 @@ class Area:
 
 @dataclass(frozen=True)
 class Box:
-    """From one corner to the other; least: pixels that it is wide and high, if it is anything."""
+    """A rectangle from one corner to the other; least: pixels that it is wide and high, if it is
+    anything.
+    """
 
     start: Point
     end: Point
@@ -68,7 +70,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Words:
-    """Text at a place, and so many pixels from there."""
+    """A text at a place, and so many pixels from there."""
 
     place: Point
     text: str

@@ -16,7 +16,7 @@ _BAR = 0.6  # of the room of one name
 
 @dataclass(frozen=True)
 class Series:
-    """points: [x, y] by rising x; dashed: what was not measured here."""
+    """A series of a chart. points: [x, y] by rising x; dashed: what was not measured here."""
 
     label: str
     points: Sequence[tuple[float, float]]

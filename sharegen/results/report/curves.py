@@ -40,7 +40,8 @@ def sample_budget(outcomes: Sequence[ProblemOutcome]) -> int:
 
 
 def sample_counts(budget: int, also: Iterable[int] = ()) -> list[int]:
-    """From 1 to `budget`: evenly spaced on a logarithmic axis, with all round numbers.
+    """Choose numbers from 1 to `budget`: evenly spaced on a logarithmic axis, with all round
+    numbers.
 
     also: more of them, such as those at which other runs end.
     """
@@ -52,14 +53,14 @@ def sample_counts(budget: int, also: Iterable[int] = ()) -> list[int]:
 
 
 def is_round(k: int) -> bool:
-    """1, 2, 5, 10, 20, 50, ...: the values of k that people quote."""
+    """Return whether it is one of 1, 2, 5, 10, 20, 50, ...: the values of k that people quote."""
     return str(k).rstrip("0") in ("1", "2", "5")
 
 
 def pass_curve(
     outcomes: Sequence[ProblemOutcome], ks: Sequence[int], enough: int | None = None
 ) -> Curve:
-    """pass@k by the unbiased estimator (Chen et al. 2021, equation 1).
+    """Compute pass@k by the unbiased estimator (Chen et al. 2021, equation 1).
 
     enough: right samples with which a problem ended; then by the one for those.
     """
@@ -78,7 +79,9 @@ def pass_curve(
 
 
 def majority_curve(outcomes: Sequence[ProblemOutcome], ks: Sequence[int]) -> Curve | None:
-    """maj@k: how often the vote over k samples is right; None where samples have no answers."""
+    """Compute maj@k: how often the vote over k samples is right; None where samples have no
+    answers.
+    """
     if not any(outcome.votes for outcome in outcomes):
         return None
     return _over_problems(
@@ -93,12 +96,12 @@ def _within(outcome: ProblemOutcome, ks: Sequence[int]) -> list[int]:
 
 
 def pass_chances(outcome: ProblemOutcome, ks: Sequence[int]) -> list[float]:
-    """pass@k of one problem at each k."""
+    """Return pass@k of one problem at each k."""
     return [pass_at_k(outcome.judged, outcome.right, k) for k in ks]
 
 
 def majority_chances(outcome: ProblemOutcome, ks: Sequence[int]) -> list[float]:
-    """maj@k of one problem at each k."""
+    """Return maj@k of one problem at each k."""
     judged = [sample for sample in outcome.samples if sample.right is not None]
     right: dict[str, bool] = {}
     for sample in judged:
@@ -108,7 +111,9 @@ def majority_chances(outcome: ProblemOutcome, ks: Sequence[int]) -> list[float]:
 
 
 def _over_problems(ks: Sequence[int], chances: Iterable[Sequence[float]]) -> Curve:
-    """chances: of each problem at as many of the first ks as it has the samples for."""
+    """Average over problems. chances: of each problem at as many of the first ks as it has the
+    samples for.
+    """
     table = list(chances)
     columns = [[row[i] for row in table if i < len(row)] for i in range(len(ks))]
     intervals = [share_interval(column) for column in columns]

@@ -133,7 +133,9 @@ def prompt_tokens(run: Run) -> tuple[int, int]:
 
 
 def prompt_kv_bytes(run: Run) -> tuple[float, float]:
-    """KV of all prompts stored once, and once a sample, as the job planned it; 0 where unknown."""
+    """Return the bytes of KV of all prompts, stored once, and once a sample, as the job planned it;
+    0 where unknown.
+    """
     plan = run.file.stats.get("plan")
     values = plan if isinstance(plan, dict) else {}
     shared, unshared = (number(values.get(f"kv_{name}_bytes")) for name in ("shared", "unshared"))
@@ -154,7 +156,7 @@ def number(value: Any) -> float | None:
 
 
 def _rate(progress: Any) -> Iterator[tuple[float, float]]:
-    """Tokens per second at the end of each interval of [[seconds, tokens so far], ...].
+    """Yield the tokens per second at the end of each interval of [[seconds, tokens so far], ...].
 
     Points that lie closer than a part of the run are merged: their rates are mostly noise.
     """
@@ -183,7 +185,7 @@ def _interval(mean: float, low: float, high: float) -> tuple[str, str]:
 
 
 def _size(count: float) -> str:
-    """Bytes in the largest unit of which there is at least one."""
+    """Write bytes in the largest unit of which there is at least one."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.3g} {unit}"

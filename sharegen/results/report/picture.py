@@ -29,7 +29,9 @@ class Theme:
 
 @dataclass(frozen=True)
 class Picture:
-    """name: for files and ids; header, rows: the numbers; draw: puts it on axes."""
+    """A picture of a report. name: for files and ids; header, rows: the numbers; draw: puts it on
+    axes.
+    """
 
     name: str
     title: str

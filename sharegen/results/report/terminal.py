@@ -20,7 +20,9 @@ _SIDE_BY_SIDE = 4  # curves of a table
 
 
 def chart(runs: Sequence[Measured]) -> str:
-    """pass@k and maj@k of every run against k, and under it the numbers; "" without verdicts."""
+    """Draw pass@k and maj@k of every run against k, and under it the numbers; "" without
+    verdicts.
+    """
     found = [
         (run.name, name, curve)
         for run in runs

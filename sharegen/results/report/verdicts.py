@@ -20,7 +20,7 @@ _LIGHT = 0.4
 
 
 def curves(runs: Sequence[Measured]) -> Iterator[Picture]:
-    """pass@k and maj@k against k, with their intervals."""
+    """Draw pass@k and maj@k against k, with their intervals."""
     lines = [
         (run.name, measure, index, curve)
         for index, run in enumerate(runs)
@@ -83,7 +83,7 @@ def curves(runs: Sequence[Measured]) -> Iterator[Picture]:
 
 
 def difficulties(runs: Sequence[Measured]) -> Iterator[Picture]:
-    """Solved problems in each difficulty, where the dataset has any."""
+    """Draw the solved problems in each difficulty, where the dataset has any."""
     levels = sorted(
         {o.difficulty for run in runs for o in run.run.outcomes if o.difficulty and o.judged},
         key=_level_order,
@@ -248,7 +248,7 @@ def _share_counts(run: Run) -> np.ndarray:
 
 
 def _margin_counts(run: Run) -> np.ndarray:
-    """[vote right, vote wrong, not judged] x tenths of the margin."""
+    """Count [vote right, vote wrong, not judged] x tenths of the margin."""
     counts = np.zeros((3, len(_MARGINS) - 1), dtype=int)
     for outcome in run.outcomes:
         if outcome.margin is not None:

@@ -82,7 +82,9 @@ def create() -> Cgroup | None:
 
 
 def _places(process: Path) -> Iterator[tuple[int, Path]]:
-    """(version, group) in which ours may lie, for a process whose folder in /proc is given."""
+    """Yield (version, group) in which ours may lie, for a process whose folder in /proc is
+    given.
+    """
     try:
         groups = (process / "cgroup").read_text().splitlines()
         mounts = (process / "mountinfo").read_text().splitlines()

@@ -37,7 +37,7 @@ class Unsupported(BaseException):
 
 
 class Peer:
-    """This side of the exchange.
+    """One side of the exchange, which is this process.
 
     read, write: of one message, a JSON object.
     classes: by name those that both sides have.

@@ -89,7 +89,9 @@ class Heap:
             self._states[number] = states[number]
 
     def release(self) -> list[int]:
-        """Forget the objects that nobody on this side holds; their numbers, for the other side."""
+        """Forget the objects that nobody on this side holds; return their numbers, for the other
+        side.
+        """
         released: list[int] = []
         while True:
             objects = self._objects

@@ -22,7 +22,9 @@ _PIPE = 64 << 10  # a pipe keeps the size it has at first
 
 
 def _socket_size() -> int:
-    """Bytes that one end of a pair of sockets holds at most: its buffer, and one message more."""
+    """Return the bytes that one end of a pair of sockets holds at most: its buffer, and one message
+    more.
+    """
     ends = socket.socketpair()
     with ends[0], ends[1]:
         return ends[0].getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) + (64 << 10)
@@ -74,7 +76,7 @@ class MemoryGroup:
         return self._held() - self._before + _in_descriptors(pids, pipe=0) > limit
 
     def _held(self) -> int:
-        """Bytes in use, without files that are merely cached."""
+        """Return the bytes in use, without files that are merely cached."""
         said = dict(line.split() for line in os.pread(self._statistics, 1 << 14, 0).splitlines())
         files = said[b"file"] if b"file" in said else said[b"cache"]  # version 2, version 1
         return int(os.pread(self._usage, 64, 0)) - int(files) + int(said[b"shmem"])
@@ -107,18 +109,21 @@ def others() -> list[str]:
 
 
 def _on_disk(folder: str) -> int:
-    """Bytes in a folder that is a file system in memory."""
+    """Return the bytes in a folder that is a file system in memory."""
     state = os.statvfs(folder)
     return (state.f_blocks - state.f_bfree) * state.f_frsize
 
 
 def _resident(pid: str) -> int:
-    """Bytes of a process in no file, alone or with others, and page tables; 0 once it ended."""
+    """Return the bytes of a process in no file, alone or with others, and page tables; 0 once it
+    ended.
+    """
     return _kibibytes(f"/proc/{pid}/status", ("RssAnon:", "VmSwap:", "VmPTE:"))
 
 
 def _own(pid: str) -> int:
-    """Bytes of a process in no file, its share of what others have too, with its page tables.
+    """Return the bytes of a process in no file, its share of what others have too, with its page
+    tables.
 
     A process can keep that to itself; then all that it has counts, and the most it might.
     """

@@ -63,7 +63,7 @@ def setns(descriptor: int, kind: int) -> None:
 
 
 def map_user(inside: int, uid: int, gid: int) -> None:
-    """In a new user namespace: be user and group `inside`, which outside are `uid` and `gid`."""
+    """Be, in a new user namespace, user and group `inside`, which outside are `uid` and `gid`."""
     for name, text in (
         ("setgroups", "deny"),
         ("uid_map", f"{inside} {uid} 1"),
@@ -74,7 +74,7 @@ def map_user(inside: int, uid: int, gid: int) -> None:
 
 
 def name_host(name: str) -> None:
-    """In a new UTS namespace: call the machine so, and give it no domain."""
+    """Call, in a new UTS namespace, the machine so, and give it no domain."""
     _check(_libc.sethostname(name.encode(), len(name)), "sethostname")
     _check(_libc.setdomainname(b"", 0), "setdomainname")
 

@@ -41,7 +41,7 @@ class Program(Peer):
         return str(self.ask("input", None, args=[str(prompt)]))
 
     def _write_all(self, message: dict[str, Any]) -> None:
-        """With what was printed since, which a test may look at."""
+        """Write all, with what was printed since, which a test may look at."""
         written = self._output.getvalue()[:_PRINTED]
         self._output.seek(0)
         self._output.truncate()
@@ -99,7 +99,7 @@ class Program(Peer):
     def _names(
         self, names: list[str], classes: list[str], asked_for: list[str]
     ) -> list[tuple[str, Any]]:
-        """Those of these names that the program defines, with their values.
+        """Return those of these names that the program defines, with their values.
 
         classes: names of classes that the test has, too; asked_for: names that the test is about.
         """

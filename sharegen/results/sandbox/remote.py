@@ -40,7 +40,7 @@ _PREDICATES = ("startswith", "endswith", "issubset", "issuperset", "isdisjoint")
 
 
 def operations_of(value: Any) -> list[str]:
-    """Those of `OPERATIONS` that a value has."""
+    """Return those of `OPERATIONS` that a value has."""
     has = {name for name in OPERATIONS if hasattr(type(value), name)}
     return sorted(has if isinstance(value, type) else has - {"__instancecheck__"})
 

@@ -50,7 +50,7 @@ def python_command(folder: str, descriptors: Sequence[int]) -> list[str]:
 
 
 def binds() -> list[tuple[str, str]]:
-    """(path here, path there) of all that is shown, parents before what lies within them.
+    """List (path here, path there) of all that is shown, parents before what lies within them.
 
     Raises PermissionError where Python cannot be shown without the user's files.
     """

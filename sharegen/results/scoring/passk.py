@@ -33,7 +33,7 @@ def pass_at_k(samples: int, passed: int, k: int) -> float:
 
 
 def pass_at_k_when_enough(samples: int, passed: int, k: int, enough: int) -> float:
-    """pass@k of a problem whose samples were drawn until `enough` had passed, or all were.
+    """Return pass@k of a problem whose samples were drawn until `enough` had passed, or all were.
 
     The share of the ways to the point where it ended, each as likely as any other, that do not
     begin with k failures: unbiased, where the usual formula is not, for that many successes say
@@ -51,7 +51,8 @@ def pass_at_k_when_enough(samples: int, passed: int, k: int, enough: int) -> flo
 def majority_at_k(
     answers: Sequence[str | None], right: Mapping[str, bool], ks: Sequence[int], seed: int = 0
 ) -> list[float]:
-    """For each k: the chance that the vote over k samples, drawn without replacement, is right.
+    """Return for each k the chance that the vote over k samples, drawn without replacement, is
+    right.
 
     answers: of the samples, by sample index; None does not vote. right: whether each answer is.
     ks: ascending. One sample and all samples are exact; between them it is the mean over `SUBSETS`
@@ -94,7 +95,7 @@ def majority_at_k(
 def bootstrap_interval(
     values: Sequence[float] | np.ndarray, seed: int = 0, level: float = 0.95
 ) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean of `values`, one per problem.
+    """Return the percentile bootstrap interval of the mean of `values`, one per problem.
 
     Problems are resampled with replacement, so the interval says how much another choice of
     problems would change the mean; the same seed and values, in whatever order, give the same
@@ -160,7 +161,7 @@ class PassEstimate:
 
     @property
     def name(self) -> str:
-        """ "pass@5"."""
+        """Return its name, as "pass@5"."""
         return self.measure.replace("k", str(self.k))
 
 
@@ -173,7 +174,7 @@ def estimate(measure: str, k: int, values: Sequence[float]) -> PassEstimate:
 def pass_estimates(
     counts: Sequence[tuple[int, int]], ks: Sequence[int] = KS, enough: int | None = None
 ) -> list[PassEstimate]:
-    """pass@k for every k that some problem has the samples for.
+    """Estimate pass@k for every k that some problem has the samples for.
 
     counts: (samples, passed) of each problem. A problem with fewer than k samples is left out of
     pass@k, which `Estimate.problems` shows. enough: passed samples with which a problem ended.
@@ -194,7 +195,7 @@ def pass_estimates(
 def majority_estimates(
     votes: Sequence[tuple[Sequence[str | None], Mapping[str, bool]]], ks: Sequence[int] = KS
 ) -> list[PassEstimate]:
-    """maj@k for every k that some problem has the samples for; see `majority_at_k`."""
+    """Estimate maj@k for every k that some problem has the samples for; see `majority_at_k`."""
     values: dict[int, list[float]] = {k: [] for k in ks}
     for answers, right in votes:
         mine = [k for k in ks if k <= len(answers)]

@@ -46,7 +46,7 @@ def hash_of(completion: str) -> str:
 
 
 def scores_path(samples: Path) -> Path:
-    """`runs/a.jsonl` -> `runs/.sharegen/a.jsonl.scores.jsonl`."""
+    """Turn `runs/a.jsonl` into `runs/.sharegen/a.jsonl.scores.jsonl`."""
     return hidden(samples.parent / (samples.name + ".scores.jsonl"))
 
 

@@ -83,7 +83,9 @@ _TYPES: dict[str, type] = {"problem_id": str, "sample": int, "passed": bool, "re
 
 
 def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each score with the place to name in an error; a last line that was cut short is left out."""
+    """Yield each score with the place to name in an error; a last line that was cut short is left
+    out.
+    """
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
             where = f"{path}, line {number}"

@@ -185,7 +185,7 @@ def _receive(connection: Connection) -> Score:
 
 
 def work(descriptor: int) -> None:
-    """In a worker: score what comes on the descriptor until nothing more does, on one core."""
+    """Score, in a worker, what comes on the descriptor until nothing more does, on one core."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _leave)
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -58,7 +58,7 @@ class Bar:
             self._live.start()
 
     def tick(self) -> None:
-        """Something more is done: show it, where it is time."""
+        """Note that something more is done, and show it where it is time."""
         since = time.monotonic() - self._said
         if self._in_notebook and since >= 1 / _REFRESHES_PER_SECOND:
             self._rewrite()

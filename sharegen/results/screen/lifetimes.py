@@ -59,22 +59,22 @@ class Lifetimes:
 
     @property
     def mean(self) -> float:
-        """Tokens of a sample that has not begun."""
+        """Return the tokens of a sample that has not begun."""
         return self._beyond[0]
 
     def settled_ages(self, rows: float) -> list[float]:
-        """Those of so many rows that were filled again and again."""
+        """Return the ages of so many rows that were filled again and again."""
         return [
             rows * (here - further) / self.mean
             for here, further in zip(self._beyond, self._beyond[1:], strict=False)
         ]
 
     def to_come(self, ages: list[float]) -> float:
-        """Tokens that samples of these ages still draw."""
+        """Return the tokens that samples of these ages still draw."""
         return sum(n * self._beyond[at] / self._survival[at] for at, n in self._groups(ages))
 
     def until_last(self, ages: list[float]) -> float:
-        """Tokens that the last of them to end still draws."""
+        """Return the tokens that the last of them to end still draws."""
         groups = self._groups(ages)
         few = min(_LAST, 0.5 * sum(count for _, count in groups))
         low, high = 0.0, self._edges[-1]

@@ -22,7 +22,7 @@ class Pace:
         self._apart = self._seconds / MOST_POINTS
 
     def note(self, seconds: float, tokens: int) -> None:
-        """After so many seconds of this run it has generated so many tokens."""
+        """Note that after so many seconds of this run it has generated so many tokens."""
         at = self._seconds + seconds
         if not self.points or at - self.points[-1][0] >= self._apart:
             self.close(seconds, tokens)

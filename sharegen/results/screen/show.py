@@ -50,7 +50,9 @@ class ShownPrompt:
 
     @classmethod
     def of(cls, prompt: str, own: str | None) -> ShownPrompt:
-        """own: what of it is the problem's, where that is known: the rest is as in all prompts."""
+        """Split a prompt for people. own: what of it is the problem's, where that is known: the
+        rest is as in all prompts.
+        """
         if own and prompt.endswith(own):
             head = prompt[: -len(own)]
         else:

@@ -25,7 +25,9 @@ _PRIOR = 0.003  # what that weighs against what was seen
 
 @dataclass(frozen=True)
 class Left:
-    """tokens: still to be drawn. seconds: that this takes; None where it is too early to say."""
+    """What is left of a job. tokens: still to be drawn. seconds: that this takes; None where it is
+    too early to say.
+    """
 
     tokens: float
     seconds: float | None
@@ -65,7 +67,9 @@ class TimeLeft:
         self._sums = [0.0] * 5  # of the products of steps, tokens and seconds between two points
 
     def observe(self, seconds: float, drawn: int, running: int) -> None:
-        """After so many seconds so many tokens are drawn in all, and so many samples run."""
+        """Note that after so many seconds so many tokens are drawn in all, and so many samples
+        run.
+        """
         before = self._now
         rows = max(1.0, (self._running + running) / 2 if self._running else running)
         new = max(0.0, drawn - before.tokens)
@@ -111,7 +115,9 @@ class TimeLeft:
         del self._begun[min(near, key=lambda i: abs(self._begun[i] - began))]
 
     def cancel(self, samples: int) -> None:
-        """So many of those that ran were cancelled; which, nobody says: the last that began."""
+        """Note that so many of those that ran were cancelled; which, nobody says: the last that
+        began.
+        """
         del self._begun[max(0, len(self._begun) - samples) :]
 
     def left(self, unfinished: int) -> Left:
@@ -157,7 +163,8 @@ class TimeLeft:
         return step, token
 
     def _cost(self, running: float) -> float:
-        """Tokens drawn for each token of a finished sample: less than 1 where samples are copies.
+        """Return the tokens drawn for each token of a finished sample: less than 1 where samples
+        are copies.
 
         running: tokens so far of those that run.
         """

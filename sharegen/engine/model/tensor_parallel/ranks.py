@@ -76,7 +76,9 @@ class Ranks:
     def fp8_linear_sum(
         self, x: torch.Tensor, weight: torch.Tensor, weight_scale: torch.Tensor
     ) -> torch.Tensor:
-        """The same with weight in e4m3; weight_scale: [out, 1]. x is scaled by each for itself."""
+        """Do the same with a weight in e4m3; weight_scale: [out, 1]. x is scaled by each for
+        itself.
+        """
         rows, scales = quantise_rows(x)
         return torch.ops.sharegen.fp8_linear_sum(
             rows, scales, weight, weight_scale, x.dtype, self._name

@@ -88,7 +88,7 @@ class SymmetricSum(ABC):
 
     @abstractmethod
     def _place(self, count: int, dtype: torch.dtype) -> torch.Tensor:
-        """Where this rank's numbers of the next sum go: [count]"""
+        """Return the place [count] of this rank's numbers of the next sum."""
         ...
 
     @abstractmethod
