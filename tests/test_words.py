@@ -121,7 +121,8 @@ def docstrings(file: Path) -> Iterator[tuple[str, str]]:
     """The docstrings of a file's module, classes and functions, with their names."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-            if text := ast.get_docstring(node):
+            text = ast.get_docstring(node)
+            if text is not None:
                 yield getattr(node, "name", "module"), text
 
 
