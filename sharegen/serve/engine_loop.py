@@ -21,6 +21,9 @@ from sharegen.serve.ticket import Grown, News, Ticket
 _TOGETHER = 0.003
 """Seconds that the first request waits, where nothing runs, for those that come with it."""
 
+_COLLECTIONS = (10_000, 10, 10)
+"""New objects before garbage is looked for: what requests leave behind in circles stays small."""
+
 _LOOK = 0.2  # seconds between looks whether it is over, where nothing comes
 
 Tell = Callable[[list[tuple[Ticket, News]]], None]
@@ -57,6 +60,7 @@ class EngineLoop:
         """Work until `ends` is set and nothing is left. Whatever ends it is told to all."""
         self.engine.begin(self._seed, arriving=True)
         gc.freeze()  # a collection over all of torch would take as long as ten steps
+        gc.set_threshold(*_COLLECTIONS)
         why = "the server has ended"
         try:
             while not self._drops and (
