@@ -29,6 +29,7 @@ from sharegen.engine.execute.states import StatePool, step_kernels
 from sharegen.engine.execute.swap_space import SwapSpace, open_swap_space
 from sharegen.engine.model.compile.wanted_rows import skip_unwanted_rows
 from sharegen.engine.model.loaded import LoadedModel
+from sharegen.engine.model.summary import Optimised, summary
 from sharegen.kernels.cost import CostModel
 
 _MOST_BLOCKS_OF_IDS = 1 << 20  # without attention, where a token takes next to no memory
@@ -111,9 +112,14 @@ class Prepared:
             # Here, for with it comes torch's compiler: a second, and for GPUs alone.
             from sharegen.engine.model.compile.compiling import optimise
 
-            optimise(model)
+            optimised = optimise(model)
         else:
             skip_unwanted_rows(model)
+            why = "compiling is turned off" if on_gpu else "a CPU runs the model's own code"
+            optimised = Optimised(left=[f"the whole model: {why}"])
+        if config.show_model:
+            for line in summary(model, optimised):
+                warnings.warn(line, stacklevel=3)
         memory, steps = kv_cache_memory(
             model,
             self.padded(self.max_sequences),

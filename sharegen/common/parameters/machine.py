@@ -75,6 +75,16 @@ class EngineParameters:
             ),
         ),
     ] = True
+    show_model: Annotated[
+        bool,
+        Parameter(
+            "Whether five lines say what was found in the model, and what was made fast of it.",
+            flag=Flag(
+                "--show-model",
+                help="Say in five lines what was found in the model, and what was made fast of it.",
+            ),
+        ),
+    ] = False
 
 
 @dataclass(frozen=True, kw_only=True)

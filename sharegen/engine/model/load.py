@@ -7,6 +7,7 @@ The modelling code stays Hugging Face's own: sharegen plugs its attention in thr
 from __future__ import annotations
 
 import os
+import warnings
 from contextlib import ExitStack
 from typing import Any
 
@@ -301,10 +302,18 @@ def _prepare(module: PreTrainedModel, name: str, fingerprint: str) -> LoadedMode
             _undo=undo,
         )
         foreign = not type(module).__module__.startswith("transformers.")
-        if loaded.device.type != "meta" and (foreign or module.config.model_type not in TESTED):
+        is_known = not foreign and module.config.model_type in TESTED
+        if loaded.device.type != "meta" and not is_known:
             self_check(loaded, name)
         loaded._undo = undo.pop_all()
-        return loaded
+    if loaded.device.type != "meta" and not is_known:
+        warnings.warn(
+            f"model {name}: {module.config.model_type} is not among the architectures that are "
+            "tested, and agrees with its own attention on two prompts (--show-model says what was "
+            "found in it)",
+            stacklevel=2,
+        )
+    return loaded
 
 
 def _configs(module: PreTrainedModel) -> list[Any]:

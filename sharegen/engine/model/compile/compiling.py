@@ -22,6 +22,7 @@ from sharegen.engine.model.last_layer import Wanted
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.states.in_place import changing, in_place, no_changes
 from sharegen.engine.model.states.mixers import Mixer, States, keys_in_place
+from sharegen.engine.model.summary import Optimised
 from sharegen.engine.model.tensor_parallel.ranks import alone
 
 _TRIAL_TOKENS = 512  # as in a step: the compiler chooses its tiles for as many
@@ -31,7 +32,7 @@ _MIXER_OPTIONS: dict[str, Any] = {"combo_kernels": True}  # small kernels side b
 _PER_MODULE = 4  # compilations of one kind at most; every layer may be a kind of its own
 
 
-def optimise(model: LoadedModel) -> None:
+def optimise(model: LoadedModel) -> Optimised:
     """Fuse projections and compile the decoder layers, with a dynamic number of tokens.
 
     Layers are compiled in stacks of a few where the model hands on what each of them returns. Norms
@@ -41,11 +42,13 @@ def optimise(model: LoadedModel) -> None:
     compile runs as it was, and a warning says why; so does one rank's shard where that of another
     does not, and so do norms and mixers, beside layers that compile. The last layer is compiled
     once more, for the rows whose logits are wanted (`last_layer.py`). All is undone when the model
-    is released.
+    is released. Returns what came of it.
     """
+    done = Optimised()
     layers = decoder_layers(model)
     wanted = wanted_rows(model)
     if not layers:
+        done.left.append("layers: none is of transformers' own kind")
         warnings.warn("the model runs uncompiled: no layer of it is of transformers' own kind",
                       stacklevel=2)  # fmt: skip
     replaced = fuse_projections(model.model)
@@ -54,21 +57,32 @@ def optimise(model: LoadedModel) -> None:
         unfuse(replaced)
         warnings.warn(f"the model runs uncompiled: {reason:.200}", stacklevel=2)
         skip_unwanted_rows(model)
-        return
+        done.left.append(f"the whole model: {reason:.200}")
+        return done
     model.on_release(unfuse, replaced)
+    if replaced:
+        done.fused.append(f"{len(replaced)} projections of the same inputs into fewer")
+    if layers:
+        done.fused.append(f"{len(layers)} layers{' in stacks' if found else ', one by one'}")
     if wanted is not None:
         reason = _compile_last(model, found[-1] if found else layers[-1], wanted)
         if reason is not None:
+            done.left.append(f"the last layer for wanted rows: {reason:.200}")
             warnings.warn(f"the last layer runs for all tokens: {reason:.200}", stacklevel=2)
     inside = {module for layer in layers for module in layer.modules()}
     norms = [norm for norm in _norms(model.model) if norm not in inside]
     norms += [norm for mixer in model.mixers for norm in _norms(mixer.module)]
     reason = _compile(model, norms) if norms else None
     if reason is not None:
+        done.left.append(f"norms: {reason:.200}")
         warnings.warn(f"norms run uncompiled: {reason:.200}", stacklevel=2)
+    elif norms:
+        done.fused.append(f"{len(norms)} norms outside of layers")
     reason = _compile_steps(model)
     if reason is not None:
+        done.left.append(f"mixers: {reason:.200}")
         warnings.warn(f"mixers run uncompiled: {reason:.200}", stacklevel=2)
+    return done
 
 
 def _compile_layers(
