@@ -148,7 +148,7 @@ def test_rehearsals_are_of_the_cpu() -> None:
 def test_a_row_is_measured_by_the_command_of_a_user(tmp_path: Path, capsys: Any) -> None:
     asked = Asked(tmp_path, names=["llama3-8b-longdoc-bf16", "tokasaurus"], rehearse=True)
     assert run_rows(asked, NONE)
-    command, job = read_all(tmp_path)
+    job, command = read_all(tmp_path)
     assert job.command is not None and job.command.startswith("sharegen bench decode --shape")
     assert job.numbers.tokens == 4 * 2 * 8 and job.workload is not None
     assert command.numbers.command_seconds is not None and command.numbers.start_seconds is not None
