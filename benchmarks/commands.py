@@ -215,6 +215,21 @@ def host() -> None:
     typer.echo(json.dumps(bench_host()))
 
 
+@app.command("journal", cls=Command)
+def journal(
+    problems: Annotated[int, typer.Option(min=1, max=200, help="Problems of the job.")] = 128,
+    samples: Annotated[int, typer.Option("--samples", "-n", min=1, help="Samples of each.")] = 1024,
+    words: Annotated[int, typer.Option(min=1, help="Words of a sample, at most.")] = 200,
+) -> None:
+    """What the host does for each sample that has ended, and at the end of a job.
+
+    Example: python -m benchmarks journal -n 256
+    """
+    from benchmarks.journal_costs import bench_journal
+
+    typer.echo(json.dumps(bench_journal(problems, samples, words)))
+
+
 @app.command("sampling", cls=Command)
 def sampling(rows: Rows = 1024, vocab: Vocabulary = 128_256, dtype: Dtype = "bfloat16") -> None:
     """Time sampling alone, by what the rows ask for, on a GPU.

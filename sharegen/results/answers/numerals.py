@@ -93,6 +93,15 @@ _SCAN = re.compile(
 )
 
 
+_DIGIT = re.compile(rf"\d|{_VULGAR}")  # without which there is no number
+_AHEAD = 64  # characters that may stand before a number's first digit, with blanks of usual length
+_BLANKS = re.compile(r"[\s\\{},;:!]{8}")
+_WORDS = ("negative", "minus", "USD", "EUR", "GBP", "INR", "Rs", "US", "CA", "C", "AU", "A", "NZ",
+          "HK", "dfrac", "tfrac", "cfrac", "frac")  # fmt: skip
+_BACKWARDS = re.compile(rf"(?:\W|_|{'|'.join(word[::-1] for word in _WORDS)})*")
+"""What can stand before a number's first digit and belong to it, from there backwards."""
+
+
 @dataclass(frozen=True)
 class Numeral:
     """A number in a text.
@@ -137,13 +146,29 @@ def _repeated(match: re.Match[str]) -> Fraction:
 def numerals(text: str, start: int, end: int) -> Iterator[Numeral]:
     """Every number in a part of a text, as `PLAIN` has it, from left to right."""
     at = start
-    while (match := _SCAN.search(text, at, end)) is not None:
+    while (match := _next(text, at, end)) is not None:
         at = max(match.end(), at + 1)
         sign = match["sign"] or match["comma_sign"]
         if sign and not _is_sign(text, match.start(), sign):
             at = match.start() + len(sign)
         elif match.end() - match.start() <= MAX_LENGTH:
             yield _with_comma(match) if match["comma"] else _numeral(match)
+
+
+def _next(text: str, start: int, end: int) -> re.Match[str] | None:
+    """The next number; text that has no digit is passed over, for most text has none."""
+    digit = _DIGIT.search(text, start, end)
+    if digit is None:
+        return None
+    near = max(start, digit.start() - _AHEAD)
+    before = text[near : digit.start()]
+    if near > start and _BLANKS.search(before) is not None:
+        near = start
+    else:
+        begun = _BACKWARDS.match(before[::-1])
+        assert begun is not None
+        near = digit.start() - begun.end()
+    return _SCAN.search(text, near, end)
 
 
 def _with_comma(match: re.Match[str]) -> Numeral:

@@ -35,6 +35,9 @@ _ASIDE = re.compile(
 )
 
 
+_BEGINS = ("<", "[", "◁")  # what a mark of thinking or of a turn's end begins with
+
+
 class Span(NamedTuple):
     """A part of a passage, in characters."""
 
@@ -57,6 +60,9 @@ class Passage:
     @classmethod
     def of(cls, text: str, is_cut: bool = False) -> Passage:
         """What follows the model's thinking, up to the end of its turn; empty if it thinks on."""
+        if not any(mark in text for mark in _BEGINS):  # as most texts have none
+            start = max(0, len(text) - LONGEST)
+            return cls(text[start:], start, is_cut)
         start = 0
         for match in _THOUGHT.finditer(text):
             is_close = match["close_mark"] is not None or match["close"] == "/"

@@ -7,9 +7,10 @@ a run learns before it holds the journal is true afterwards, and costs no second
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from sharegen.common.shard import Shard
 from sharegen.results.journal.family import shard_named, whole_path
@@ -44,12 +45,27 @@ class OnRecord:
             yield from (key for key in self.errors if key.sample is not None)
 
 
+@dataclass(frozen=True)
+class OwnLines:
+    """The lines of a journal that this process wrote: those from the byte `start` on.
+
+    section: `answer` of the recipe by which the answers in them were read.
+    """
+
+    start: int
+    section: Mapping[str, Any] | None
+
+
 class FoundJournal:
-    """A journal that may be there, with its run file."""
+    """A journal that may be there, with its run file.
+
+    own_lines: those that this process wrote, if any: nothing of them needs to be read anew.
+    """
 
     def __init__(self, path: Path, to_do: str = REPAIR):
         """Find the files. to_do: what is advised where its run file is broken."""
         self.path = path
+        self.own_lines: OwnLines | None = None
         self._to_do = to_do
         self._run: tuple[_State, RunFile | None] | None = None
         self._on_record: tuple[_State, OnRecord] | None = None

@@ -20,7 +20,7 @@ from typing import Any
 from sharegen.common.log import log
 from sharegen.errors import JournalError
 from sharegen.results.journal.appended import AppendedFile, Changed
-from sharegen.results.journal.found_journal import FoundJournal
+from sharegen.results.journal.found_journal import FoundJournal, OwnLines
 from sharegen.results.journal.identity import causes, differences
 from sharegen.results.journal.keys import Keys
 from sharegen.results.journal.record import Record, RecordReader, StrPath, note_row, note_text, read
@@ -133,6 +133,8 @@ class Journal:
             if reading is not None:
                 journal.run = reading.noted(run, recorded, journal.golds)
             journal._start(is_news=journal.run != recorded)
+            if reading is not None:
+                found.own_lines = OwnLines(file.size, reading.section)
         except BaseException:
             file.close()
             raise

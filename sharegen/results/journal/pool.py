@@ -20,7 +20,7 @@ from sharegen.results.journal.family import family
 from sharegen.results.journal.found_journal import FoundJournal
 from sharegen.results.journal.identity import differences
 from sharegen.results.journal.keys import Key, Keys
-from sharegen.results.journal.record import Record
+from sharegen.results.journal.record import Record, RecordReader
 from sharegen.results.journal.rereading import Others, Rereading, golds_differ, readings_of
 from sharegen.results.journal.run_file import RunFile, shown
 from sharegen.results.journal.totals import together
@@ -120,7 +120,7 @@ class Pool:
                 seed, offset = _seed_of(run), most
             repeated, renamed = 0, set()
             reader = journal.records()
-            for record in reader if reading is None else others.noted(reading.read(reader)):
+            for record in _now(reader, journal, reading, others):
                 if record.sample is None:
                     bad_rows.append(Entry(path, record.key, record))
                     continue
@@ -129,7 +129,9 @@ class Pool:
                 if home != whole and _is_other_row(first, record):
                     name = f"{name} ({whole})"
                     renamed.add(name)
-                pooled = replace(record, problem_id=name, sample=record.sample + offset)
+                pooled = record
+                if offset or name != record.problem_id:
+                    pooled = replace(record, problem_id=name, sample=record.sample + offset)
                 most = max(most, record.sample + offset + 1)
                 repeats = pooled.key in seen
                 if not (pooled.is_drawn or repeats):
@@ -199,6 +201,18 @@ def one_job(path: Path) -> Pool:
             f"{'; '.join(differ)}: rename one of them"
         )
     return first
+
+
+def _now(
+    reader: RecordReader, journal: FoundJournal, reading: Rereading | None, others: Others
+) -> Iterator[Record]:
+    """The records of a journal as they are read now; what is read otherwise is counted."""
+    if reading is None:
+        return reader
+    own = journal.own_lines
+    is_own = own is not None and own.section == reading.section
+    is_read = (lambda: own is not None and reader.end > own.start) if is_own else None
+    return others.noted(reading.read(reader, is_read))
 
 
 def _is_other_row(first: Record, record: Record) -> bool:

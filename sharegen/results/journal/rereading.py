@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -76,17 +76,28 @@ class Rereading:
         shown = self.shown(run)
         return replace(shown, answers=shown.answers | answers)
 
-    def read(self, records: Iterable[Record]) -> Iterator[tuple[Record, Record]]:
-        """Yield each record with itself as it is read now."""
-        for batch in _batches(records):
-            answers = iter(self._answers([record for record in batch if record.is_drawn]))
-            for record in batch:
-                answer = next(answers) if record.is_drawn else None
-                gold = self.golds.get(record.problem_id, record.gold)
-                yield (
-                    record,
-                    record if not record.is_sample else replace(record, answer=answer, gold=gold),
-                )
+    def read(
+        self, records: Iterable[Record], is_read: Callable[[], bool] | None = None
+    ) -> Iterator[tuple[Record, Record]]:
+        """Yield each record with itself as it is read now.
+
+        is_read: whether the answer of the record that came last was read so already.
+        """
+        for batch in _batches(records, is_read):
+            unread = [record for record, is_known in batch if record.is_drawn and not is_known]
+            answers = iter(self._answers(unread))
+            for record, is_known in batch:
+                answer = record.answer
+                if not is_known:
+                    answer = next(answers) if record.is_drawn else None
+                yield record, self._now(record, answer)
+
+    def _now(self, record: Record, answer: str | None) -> Record:
+        """Return the record with this answer and today's gold one; most are as they were."""
+        gold = self.golds.get(record.problem_id, record.gold)
+        if not record.is_sample or (answer == record.answer and gold == record.gold):
+            return record
+        return replace(record, answer=answer, gold=gold)
 
     def _answers(self, records: Sequence[Record]) -> list[str | None]:
         reader = self.reader
@@ -184,11 +195,14 @@ def section_hash(section: Mapping[str, Any] | None) -> str:
     return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
 
 
-def _batches(records: Iterable[Record]) -> Iterator[list[Record]]:
-    batch: list[Record] = []
+def _batches(
+    records: Iterable[Record], is_read: Callable[[], bool] | None
+) -> Iterator[list[tuple[Record, bool]]]:
+    """Records that are read at once, each with whether its answer needs no reading."""
+    batch: list[tuple[Record, bool]] = []
     size = 0
     for record in records:
-        batch.append(record)
+        batch.append((record, is_read is not None and is_read()))
         size += len(record.completion)
         if len(batch) == _MOST or size > _CHARACTERS:
             yield batch
