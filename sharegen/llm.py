@@ -74,6 +74,10 @@ _IN_PARAMS = {each.name: f"give SamplingParams({each.name}=...)" for each in fie
 class LLM:
     """A model that is ready to sample, until it is closed (or its `with` block ends).
 
+        with LLM("./model") as llm:
+            [output] = llm.generate("1, 2, 3,", SamplingParams(n=4, max_tokens=8))
+            print([sample.text for sample in output.outputs])
+
     model: A local folder, a GGUF file, a hub id, or a loaded PreTrainedModel or PeftModel; this is
         used where it lies, its weights as they are at each call, and given back in its mode.
     tokenizer: A folder, a hub id or a loaded tokenizer; by default the model's own. Prompts of

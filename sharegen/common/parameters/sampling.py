@@ -133,7 +133,9 @@ class SamplingParameters:
     ] = None
     bad_words: Annotated[
         str | Sequence[str],
-        Parameter("Texts that no word of a sample begins with.", examples=(["sorry", "cannot"],)),
+        Parameter(
+            "Texts that are never drawn at the start of a word.", examples=(["sorry", "cannot"],)
+        ),
     ] = ()
     max_tokens: Annotated[int | None, MAX_TOKENS] = 16
     min_tokens: Annotated[

@@ -89,6 +89,8 @@ _LISTS: dict[str, tuple[Callable[[Any], bool], str]] = {
 class SamplingParams(SamplingParameters):
     """How to draw the samples of one request, in vLLM's terms.
 
+        SamplingParams(n=20, temperature=0.7, max_tokens=256, stop=["\\n\\n"])
+
     A seed replaces the engine's for this request; None and -1 are none, as in vLLM.
     structured_outputs are StructuredOutputsParams, or a mapping of their names. Parameters cannot
     be changed: `dataclasses.replace(params, n=4)` makes others.
