@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -117,3 +118,32 @@ def test_every_key_has_an_example_on_the_page(path: tuple[str, ...]) -> None:
 
     is_template = path == ("prompt", "text")  # which stands for the section, too
     assert any(says(job, path[:1] if is_template else path) for job in jobs())
+
+
+@pytest.mark.parametrize(
+    ("gold", "row", "answer"),
+    [
+        ({"field": "answer"}, {"answer": "9\\pi"}, "9\\pi"),
+        (
+            {"template": "{{ 'ABCDE'[choices.label.index(answerKey)] }}"},
+            {"choices": {"text": ["four", "eight"], "label": ["1", "2"]}, "answerKey": "2"},
+            "B",
+        ),
+        ({"template": "{{ 'yes' if answer else 'no' }}"}, {"answer": False}, "no"),
+    ],
+)
+def test_gold_answers_of_rows_of_other_shapes(
+    tmp_path: Path, gold: dict[str, str], row: dict[str, Any], answer: str
+) -> None:
+    (where,) = gold.values()
+    assert where in PAGE
+    extract = "boxed" if gold == {"field": "answer"} else "choice" if "ABCDE" in where else "text"
+    recipe = {
+        "dataset": {"source": "rows.jsonl"},
+        "prompt": "x",
+        "answer": {"extract": extract, "gold": gold},
+    }
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    job = configured(str(tmp_path / "mine.yaml"))
+    assert list(gold_answers(job).values()) == [answer]
