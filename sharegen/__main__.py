@@ -16,9 +16,12 @@ def main() -> None:
     ctrl_c.quiet_imports()
     try:
         from sharegen.common.import_path import SAFE_PATH
+        from sharegen.common.start_clock import IMPORTS, START
 
+        START.begin()
         os.environ[SAFE_PATH] = "1"
-        from sharegen.cli import main as command
+        with START.part(IMPORTS):
+            from sharegen.cli import main as command
 
         command()
     except KeyboardInterrupt:  # before the command line handles it, or as it ends

@@ -105,6 +105,10 @@ class RunOptions(_RunKeys):  # type: ignore[valid-type, misc]
             "--retry-failed", "Draw samples again that failed (their logits were NaN or infinite)."
         ),
     ] = False
+    show_start: Annotated[
+        bool,
+        _output("--show-start", "Say, at the end, what the time to the first sample was taken by."),
+    ] = False
     verify: Annotated[
         int | None,
         _output(

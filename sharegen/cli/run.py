@@ -17,6 +17,7 @@ from sharegen.cli.recipes import RecipeArgument
 from sharegen.cli.show_config import print_configuration
 from sharegen.cli.telling import say, stderr_console, warn_unconfined
 from sharegen.common.printable import visible
+from sharegen.common.start_clock import IMPORTS, START
 from sharegen.errors import SharegenError
 
 if TYPE_CHECKING:
@@ -66,13 +67,15 @@ def run_recipe(
     command: what was typed. flags: more of what `options.flags()` gives, on top; schema: see
     `configuration.resolve`.
     """
-    from sharegen.common.mappings import merge
-    from sharegen.job.batch_file import run_batch
-    from sharegen.job.run_job import run_job
-    from sharegen.results.journal.pool import Pool
-    from sharegen.results.screen.summary import print_summary
-    from sharegen.results.stopping.stopped import Stopped
-    from sharegen.workload.configuration import resolve
+    with START.part(IMPORTS):
+        from sharegen.common.mappings import merge
+        from sharegen.job.batch_file import run_batch
+        from sharegen.job.run_job import run_job
+        from sharegen.results.journal.pool import Pool
+        from sharegen.results.screen.start import print_start
+        from sharegen.results.screen.summary import print_summary
+        from sharegen.results.stopping.stopped import Stopped
+        from sharegen.workload.configuration import resolve
 
     configuration = resolve(recipe, options.dataset, merge(options.flags(), flags or {}), schema)
     shard = options.part
@@ -84,6 +87,8 @@ def run_recipe(
     with errors.status("reading the rows and the model …") as status:
         if options.quiet or not errors.is_terminal:
             status.stop()
+        else:
+            START.on_part = lambda part: status.update(f"{part} …")
         asked: dict[str, Any] = {
             "shard": shard,
             "overwrite": options.overwrite,
@@ -99,6 +104,10 @@ def run_recipe(
             outcome, answers = run_batch(configuration, options.output, **asked)
         else:
             outcome = run_job(configuration, options.output, **asked)
+    if options.show_start and outcome.drawn:
+        print_start(errors, outcome.run)
+    elif options.show_start:
+        say("Nothing was drawn, so there was no start to show.")
     if options.verify and outcome.drawn == 0:
         say("Nothing was drawn, so there is nothing to verify.")
     if (options.keep_prompt or options.keep) and outcome.drawn == 0:

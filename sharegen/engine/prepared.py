@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
+from sharegen.common.start_clock import COMPILING, START, WARMING_UP
 from sharegen.engine.config import MAX_SEQUENCES, EngineConfig
 from sharegen.engine.core.batch import Batch
 from sharegen.engine.execute.agreement import Agreement
@@ -99,6 +100,7 @@ class Prepared:
         UsageError: an option does not fit the device.
     """
 
+    @START.part(WARMING_UP)
     def __init__(self, model: LoadedModel, tokenizer: Any | None, config: EngineConfig) -> None:
         self.model = model
         self.tokenizer = tokenizer
@@ -110,9 +112,10 @@ class Prepared:
         blocks = block_format(model.layers, model.dtype, config.kv_cache_dtype)
         if on_gpu and config.compile and not config.enforce_eager:
             # Here, for with it comes torch's compiler: a second, and for GPUs alone.
-            from sharegen.engine.model.compile.compiling import optimise
+            with START.part(COMPILING):
+                from sharegen.engine.model.compile.compiling import optimise
 
-            optimised = optimise(model)
+                optimised = optimise(model)
         else:
             skip_unwanted_rows(model)
             why = "compiling is turned off" if on_gpu else "a CPU runs the model's own code"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from sharegen.common.start_clock import IMPORTS, START
 from sharegen.engine.model.lean_imports import import_transformers
 from sharegen.workload.configuration import Configuration
 
@@ -17,8 +18,10 @@ def import_engine(configuration: Configuration) -> None:
     Nothing that a user can get wrong is found by it: call it when all of that was looked at.
     """
     machine = configuration.machine
-    if on_cpu(configuration) and machine.ray is None and machine.tensor_parallel_size == 1:
-        import_transformers()
+    with START.part(IMPORTS):
+        if on_cpu(configuration) and machine.ray is None and machine.tensor_parallel_size == 1:
+            import_transformers()
+        import sharegen.engine.model.load  # noqa: F401
 
 
 def on_cpu(configuration: Configuration) -> bool:

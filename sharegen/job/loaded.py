@@ -9,12 +9,14 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sharegen.common.log import log
 from sharegen.common.parameters.machine import EngineParameters
 from sharegen.common.parameters.parameter import values_of
+from sharegen.common.start_clock import START, WORKERS, with_engine
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.core.lengths import Lengths
 from sharegen.engine.parallel.copies import ForkServer
@@ -23,6 +25,7 @@ from sharegen.job.beside import finished_beside
 from sharegen.job.counts import added
 from sharegen.job.engines import EngineSpec, sampling_params, start
 from sharegen.job.environment import environment
+from sharegen.job.imports import import_engine
 from sharegen.job.job_content import JobContent, of_ranks
 from sharegen.job.judging import Judge
 from sharegen.job.machine import (
@@ -87,10 +90,11 @@ class LoadedJob:
         copies of, where it runs already. clock: what chat templates see, and saw if the prompts of
         a share are tokens already.
         """
+        started = time.monotonic()
+        import_engine(content.configuration)  # before what imports all of it
         from sharegen.engine.config import EngineConfig
         from sharegen.engine.verifying import Verification
 
-        started = time.monotonic()
         self.clock = clock = clock or clock_of(content.configuration, JournalFamily(own.path, own))
         self.configuration = configuration = content.configuration
         self.workload = workload = content.workload
@@ -136,9 +140,10 @@ class LoadedJob:
             kv_cache_limit=limit,
             seed=configuration.sampling.seed,
         )
-        self.engine = start(
-            self.engine_spec, configuration, config, self.model, self.tokenizer, server
-        )
+        with START.part(WORKERS) if self.engine_spec.apart else nullcontext():
+            self.engine = start(
+                self.engine_spec, configuration, config, self.model, self.tokenizer, server
+            )
         self.loading_seconds = time.monotonic() - started
 
     def close(self) -> None:
@@ -207,6 +212,7 @@ class LoadedJob:
                 self.engine.stats, total, problems, longest, _on_record(asked, journal)
             )
             with bar as progress:
+                START.wait_for_first_sample()
                 known = Lengths.of(journal.lengths)
                 for completion in self.engine.generate(requests, lengths=known):
                     key = completion.request.key
@@ -215,6 +221,8 @@ class LoadedJob:
                         record = record_of(completion, problem, self.configuration, dtype)
                         journal.append(record)
                         drawn += 1
+                    if drawn == 1:
+                        START.end()
                     pace.note(time.monotonic() - started, self.engine.stats.generated_tokens)
                     left[key] -= 1
                     if stopping is not None:
@@ -411,12 +419,19 @@ class LoadedJob:
             stats,
             counts={"problems": plan.problems, "samples_asked": plan.samples},
             timings={
+                "start": {part: round(s, 3) for part, s in self._start_seconds().items()},
                 "loading_seconds": round(self.loading_seconds, 3),
                 "sampling_seconds": round(before.get("sampling_seconds", 0.0) + seconds, 3),
                 "cpu_seconds": round(before.get("cpu_seconds", 0.0) + cpu_seconds, 3),
                 "progress": pace.close(seconds, self.engine.stats.generated_tokens),
             },
         )
+
+    def _start_seconds(self) -> dict[str, float]:
+        """What the start took, by part: of engines in other processes, the slowest."""
+        seconds = START.seconds()
+        slowest = getattr(self.engine, "slowest_start", None)
+        return seconds if slowest is None else with_engine(seconds, slowest)
 
 
 def _on_record(asked: Sequence[_PendingProblem], journal: Journal) -> EarlierProgress:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sharegen.common.shard import Shard
+from sharegen.common.start_clock import START
 from sharegen.errors import CapacityError, DataError, UsageError
 from sharegen.job.beside import (
     extent_of,
@@ -76,6 +77,7 @@ def run_job(
             "--verify computes steps anew with the whole model on one GPU: leave out "
             "--tensor-parallel-size, or --verify"
         )
+    START.begin()
     watcher = watcher or Watcher()
     check_execution(configuration, execute)
     path = output and journal_path(output, shard)
@@ -145,3 +147,5 @@ def run_job(
             raise Interrupted(
                 f"interrupted: {finished}; run the same command again to continue"
             ) from None
+        finally:
+            START.end()

@@ -18,6 +18,7 @@ from typing import Any
 from sharegen.common.log import log
 from sharegen.common.names import listed
 from sharegen.common.ragged import Ragged
+from sharegen.common.start_clock import START, TOKENISING
 from sharegen.errors import DataError, ModelError, UsageError
 from sharegen.workload.clock import Clock
 from sharegen.workload.configuration import OF_CONVERSATIONS, Configuration
@@ -238,6 +239,7 @@ def _nothing_to_ask(bad: Sequence[BadRow]) -> DataError:
     return DataError(f"no row can be asked: {bad[0].error}{more}")
 
 
+@START.part(TOKENISING)
 def tokenise_problems(workload: Workload, tokenizer: Any, clock: Clock) -> tuple[Workload, Ragged]:
     """Token ids of the problems; those whose conversation the chat template refuses are bad rows.
 

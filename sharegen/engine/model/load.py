@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from transformers import AttentionInterface, PreTrainedModel
 
+from sharegen.common.start_clock import START, WEIGHTS
 from sharegen.engine.model import interface, last_layer
 from sharegen.engine.model.checkpoint import source as checkpoint
 from sharegen.engine.model.checkpoint.adapter import locate_adapter, merge_adapter, without_wrapper
@@ -82,6 +83,7 @@ def sharegen_attention(
 AttentionInterface.register(IMPLEMENTATION, sharegen_attention)
 
 
+@START.part(WEIGHTS)
 def load_model(
     model: str | os.PathLike[str] | nn.Module,
     device: str | torch.device = "auto",

@@ -65,6 +65,9 @@ class Driver:
         self._ready: dict[Worker, Ready] = {}
         self._liveness: Liveness[Worker] = Liveness()
         self._counts = Counts(self.stats)
+        self.slowest_start: dict[
+            str, float
+        ] = {}  # seconds by part, of the engine that took longest
         self._warned: set[str] = set()
         self._checked: Checked | None = None
         self._error: SharegenError | None = None
@@ -276,6 +279,8 @@ class Driver:
                     self._lose(worker, "its model is another one")
                     return
                 self._ready[worker] = message
+                if sum(message.start.values()) > sum(self.slowest_start.values()):
+                    self.slowest_start = message.start
                 self._counts.update(worker, message.stats)
                 if self._busy:
                     self._join(worker)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sharegen.common.parameters.data import CheckpointParameters
@@ -145,7 +145,7 @@ class Ready:
 
     fingerprint, dtype, device, context_length: of its model. slots: samples that it decodes
     together. threads: of torch that it uses for its steps. resident: bytes of memory that the
-    process holds.
+    process holds. start: seconds that it took until then, by part.
     """
 
     fingerprint: str
@@ -156,6 +156,7 @@ class Ready:
     threads: int
     resident: int
     stats: EngineStats
+    start: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

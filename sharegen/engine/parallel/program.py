@@ -15,6 +15,7 @@ import sys
 
 from sharegen.common.import_path import import_path
 from sharegen.common.interpreter import start_interpreter
+from sharegen.common.start_clock import IMPORTS, START
 
 
 def begin(module: str, descriptor: int) -> subprocess.Popen[bytes]:
@@ -46,4 +47,6 @@ def _end_with_parent() -> None:
 if __name__ == "__main__":
     _end_with_parent()
     _, _module, _descriptor = sys.argv
-    importlib.import_module(_module).main(int(_descriptor))
+    with START.part(IMPORTS):
+        _program = importlib.import_module(_module)
+    _program.main(int(_descriptor))

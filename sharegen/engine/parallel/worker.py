@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection
 
 import torch
 
+from sharegen.common.start_clock import START
 from sharegen.engine.core.request import Completion
 from sharegen.engine.execute.process import short_collections
 from sharegen.engine.model.checkpoint.source import resolve_device
@@ -82,6 +83,7 @@ class _Worker:
                 threads=self.engine.threads,
                 resident=_resident(),
                 stats=self.engine.stats,
+                start=START.seconds(),
             )
         )
 

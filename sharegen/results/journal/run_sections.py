@@ -103,7 +103,11 @@ _CHECKS: dict[str, tuple[tuple[str | None, Check, str], ...]] = {
     ),
     "answers": (("golds", _or_none(_is_golds), "object of answers"),),
     "counts": ((None, _is_number, "number"),),
-    "timings": (("progress", _is_points, "list of points"), (None, _is_number, "number")),
+    "timings": (
+        ("progress", _is_points, "list of points"),
+        ("start", _is_numbers, "object of numbers"),
+        (None, _is_number, "number"),
+    ),
     "stats": (
         ("plan", _or_none(_is_plan), "plan"),
         ("peak_kv", _or_none(_is_use), "use of blocks"),

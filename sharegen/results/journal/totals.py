@@ -32,7 +32,7 @@ def add(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
 def together(runs: Sequence[RunFile]) -> RunFile:
     """The run file of several journals of one job: their counts and seconds added.
 
-    What only one journal has, its plan and its progress over time, is left out.
+    What only one journal has, its plan, its start and its progress over time, is left out.
     """
     first, *others = runs
     if not others:
@@ -46,6 +46,7 @@ def together(runs: Sequence[RunFile]) -> RunFile:
         timings = add(timings, run.timings)
     extent = {name: value for name, value in first.extent.items() if name != "shard"}
     timings.pop("progress", None)
+    timings.pop("start", None)
     return replace(first, extent=extent, stats=stats, counts=counts, timings=timings)
 
 

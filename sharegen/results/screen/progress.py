@@ -175,7 +175,10 @@ class Progress:
         if self.problems is not None:
             done = _of(self.problems_done, self.problems, recorded.problems)
             parts.append((3, f"{done} problems"))
-        parts.append((2, f"{tokens / seconds if seconds else 0:,.0f} tokens/s"))
+        if tokens or self.samples_done:
+            parts.append((2, f"{tokens / seconds if seconds else 0:,.0f} tokens/s"))
+        else:
+            parts.append((2, "waiting for the first token"))
         parts.append((5, f"{self.status.running:,} running"))
         if self.status.idle:
             parts.append((7, _idle(self.status.idle)))

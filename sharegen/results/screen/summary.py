@@ -22,6 +22,7 @@ from sharegen.results.journal.run_file import RunFile
 from sharegen.results.screen.accuracy import accuracy, rescued
 from sharegen.results.screen.kv_use import kv_rows, mib
 from sharegen.results.screen.rescue import LEAST, rescue
+from sharegen.results.screen.start import start_in_words
 from sharegen.results.stopping.savings import stopping_rows
 from sharegen.results.stopping.stopped import Stopped, counted
 
@@ -96,6 +97,8 @@ def _numbers(
     if seconds and stats.get("generated_tokens"):
         pace = stats["generated_tokens"] / seconds
         table.add_row("[dim]speed[/]", f"[bold]{pace:,.0f} tokens/s[/], {seconds:,.1f} s")
+    if said := start_in_words(run):
+        table.add_row("[dim]start[/]", said)
     if stats.get("decode_steps"):
         table.add_row("[dim]decoding[/]", _decoding(stats))
     if stats.get("copies"):
