@@ -51,7 +51,7 @@ def plan_job(configuration: Configuration, shard: Shard | None = None) -> Sharin
     workload = load_asked(configuration)
     model, tokenizer = load(configuration, weights=False)
     from sharegen.engine.model.checkpoint.source import resolve_device
-    from sharegen.job.reading import readings_on
+    from sharegen.job.attention_modes import readings_on
 
     tokens: Sequence[Sequence[int]]
     splits: Sequence[Sequence[int]] | None = None

@@ -6,7 +6,7 @@ import torch
 
 from sharegen.cli.plan import plan_table
 from sharegen.engine.cache.prefix_tree import PrefixTree
-from sharegen.job.reading import readings
+from sharegen.job.attention_modes import readings
 from sharegen.job.sharing_plan import LevelReading, SharingPlan, make_plan
 from sharegen.kernels.cost import CostModel
 from sharegen.kernels.tiles import AttentionShape
