@@ -32,7 +32,7 @@ from sharegen.results.journal.journal import Journal, Record
 from sharegen.workload.problem import content_hash, random_key
 
 PREFILL = 0.05
-"""Of a drawn token's work is that of a prompt token, as the driver takes it to be."""
+"""The work of a prompt token as a part of a drawn token's, as the driver assumes it."""
 
 _VOCABULARY = 32_000
 _GROUP = 100  # problems below one node of the second level

@@ -66,7 +66,7 @@ ELSEWHERE = {
 NOT_YET: set[str] = set()
 """Folders that still say some of them. Take one out when it says none: the list is to be empty."""
 
-_FRAGMENT = re.compile(r"(Of|Likewise|As above|The same)\b|\w+(, \w+)*: \[")
+_FRAGMENT = re.compile(r"Of\b|\w+(, \w+)*: \[")
 _ENDS = (".", "?", ":", "!", '."', ".)")
 _METHODS = re.compile(r"\.(narrow|r?partition)\(")  # torch's, str's
 _SEAMS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|_")

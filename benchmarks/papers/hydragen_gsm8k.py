@@ -19,7 +19,7 @@ from sharegen.bench.shapes import WORKLOADS, Workload
 _JOB = replace(WORKLOADS["gsm8k"], problems=1319, samples=40)
 _QUICK = Workload(prefix=160, problem=16, problems=6, samples=8, output=16)
 _BATCHES = {"llama2-7b": 360, "llama2-13b": 240}
-"""Of the paper's runs with nothing shared."""
+"""Batch sizes of the paper's runs with nothing shared."""
 
 
 def rows(settings: Settings) -> Iterator[Row]:

@@ -22,7 +22,7 @@ from sharegen.errors import UsageError
 if TYPE_CHECKING:
     from sharegen.job.dry_run import CutPlan, PromptPreview
     from sharegen.job.estimate import TimeEstimate
-    from sharegen.job.sharing_plan import Branch, LevelReading, SharingPlan
+    from sharegen.job.sharing_plan import Branch, LevelMode, SharingPlan
 
 
 @with_options
@@ -145,7 +145,7 @@ def plan_table(plan: SharingPlan, time: TimeEstimate | None) -> Table:
                      "KV as above"))  # fmt: skip
     if plan.rule is not None:
         rows += _rule_rows(plan)
-    rows += [(f"level {r.level} of the tree", _reading(r)) for r in plan.readings]
+    rows += [(f"level {mode.level} of the tree", _mode(mode)) for mode in plan.readings]
     rows.append(("time", _time(plan, time)))
     for name, value in rows:
         table.add_row(f"[dim]{name}[/]", value)
@@ -247,16 +247,16 @@ def cut_summary(plan: CutPlan) -> Table:
     return table
 
 
-def _reading(reading: LevelReading) -> str:
+def _mode(mode: LevelMode) -> str:
     """How a decoding step reads a level, and why."""
-    nodes = _count(reading.nodes, "node")
-    why = f"{reading.once:,.1f} µs a layer against {reading.each:,.1f} µs"
-    if reading.apart == 0:
+    nodes = _count(mode.nodes, "node")
+    why = f"{mode.once:,.1f} µs a layer against {mode.each:,.1f} µs"
+    if mode.apart == 0:
         return f"{nodes}, read once for all sequences below ({why} if each read them)"
-    why = f"{reading.each:,.1f} µs a layer against {reading.once:,.1f} µs"
-    if reading.apart == reading.nodes:
+    why = f"{mode.each:,.1f} µs a layer against {mode.once:,.1f} µs"
+    if mode.apart == mode.nodes:
         return f"{nodes}, read by each sequence with its own tokens ({why} if read once)"
-    return f"{nodes}, of which {reading.apart:,} read by each sequence with its own tokens ({why})"
+    return f"{nodes}, of which {mode.apart:,} read by each sequence with its own tokens ({why})"
 
 
 def sharing_tree(plan: SharingPlan) -> Tree:

@@ -12,12 +12,12 @@ from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.cache.stored_kv import NodeKV
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.schedule.batch_builder import Queries, shared_layout
-from sharegen.job.sharing_plan import Each, LevelReading, each_of
+from sharegen.job.sharing_plan import Each, LevelMode, each_of
 from sharegen.kernels import tiles
 from sharegen.kernels.cost import CostModel, load_costs
 
 
-def readings(
+def attention_modes(
     tree: PrefixTree,
     samples: Each,
     rows: int,
@@ -25,7 +25,7 @@ def readings(
     costs: CostModel,
     programs: int,
     limit: int = tiles.HOPPER_SHARED_MEMORY,
-) -> list[LevelReading]:
+) -> list[LevelMode]:
     """The decision for the first `rows` sequences of a job, by level.
 
     samples: of all prompts, or of each by its place; programs: of the shared phase that run at
@@ -48,7 +48,7 @@ def readings(
     for level in range(int(layout.level.max(initial=-1)) + 1):
         of_level = layout.level == level
         found.append(
-            LevelReading(
+            LevelMode(
                 level,
                 int(of_level.sum()),
                 int(apart[of_level].sum()),
@@ -59,14 +59,14 @@ def readings(
     return found
 
 
-def readings_on(
+def attention_modes_on(
     device: torch.device,
     model: LoadedModel,
     tree: PrefixTree,
     samples: Each,
     rows: int,
-) -> list[LevelReading]:
-    """Return the `readings` of a job on this device; empty on a CPU, where every node is read once.
+) -> list[LevelMode]:
+    """Return the attention modes of a job on this device; none on a CPU, which reads nodes once.
 
     Empty, too, without attention.
 
@@ -84,4 +84,4 @@ def readings_on(
         return []
     costs = load_costs(torch.cuda.get_device_name(device))
     programs = tiles.resident_programs(device, tiles.beside_tile(shape, limit))
-    return readings(tree, samples, rows, shape, costs, programs, limit)
+    return attention_modes(tree, samples, rows, shape, costs, programs, limit)

@@ -51,7 +51,7 @@ def plan_job(configuration: Configuration, shard: Shard | None = None) -> Sharin
     workload = load_asked(configuration)
     model, tokenizer = load(configuration, weights=False)
     from sharegen.engine.model.checkpoint.source import resolve_device
-    from sharegen.job.attention_modes import readings_on
+    from sharegen.job.attention_modes import attention_modes_on
 
     tokens: Sequence[Sequence[int]]
     splits: Sequence[Sequence[int]] | None = None
@@ -106,7 +106,7 @@ def plan_job(configuration: Configuration, shard: Shard | None = None) -> Sharin
         plan,
         ranks=machine.tensor_parallel_size,
         weights_bytes=model.weights_bytes,
-        readings=readings_on(device, model, tree, samples, plan.fit),
+        readings=attention_modes_on(device, model, tree, samples, plan.fit),
         saved_by_order=None if shard else saved_by_order(workload),
         golds=sum(workload.problems[i].gold is not None for i in asked) if workload.golds else None,
     )

@@ -45,7 +45,7 @@ class Branch:
 
 
 @dataclass(frozen=True)
-class LevelReading:
+class LevelMode:
     """One level of the tree (0: the roots) as the first batch reads it.
 
     nodes: at this level; apart: how many of them each row reads by itself. once, each:
@@ -75,7 +75,7 @@ class SharingPlan:
     rule: by which problems stop early, if by one; wave: samples of each that start first, for that
         many are needed whatever they say; resident: whether the prompts of all that run stay in
         the KV cache until they are decided.
-    readings: how a GPU's decoding step reads the levels of the tree; none on a CPU.
+    readings: the attention mode of each level of the tree on a GPU; none on a CPU.
     uneven: whether problems have different numbers of samples; max_tokens is of the longest.
     saved_by_order: prompt tokens that are not computed for `--reorder`; None without it.
     whole: problems that share nothing after all, for there are too few slots for the states of all
@@ -106,7 +106,7 @@ class SharingPlan:
     resident: bool = True
     state_bytes: int = 0
     state_slots: int = 0
-    readings: list[LevelReading] = field(default_factory=list)
+    readings: list[LevelMode] = field(default_factory=list)
     uneven: bool = False
     saved_by_order: int | None = None
     whole: int = 0
@@ -118,7 +118,7 @@ class SharingPlan:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> SharingPlan:
         branches = [Branch.from_json(branch) for branch in values["branches"]]
-        found = [LevelReading(**reading) for reading in values["readings"]]
+        found = [LevelMode(**mode) for mode in values["readings"]]
         return cls(**{**values, "branches": branches, "readings": found})
 
 

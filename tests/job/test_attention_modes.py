@@ -6,8 +6,8 @@ import torch
 
 from sharegen.cli.plan import plan_table
 from sharegen.engine.cache.prefix_tree import PrefixTree
-from sharegen.job.attention_modes import readings
-from sharegen.job.sharing_plan import LevelReading, SharingPlan, make_plan
+from sharegen.job.attention_modes import attention_modes
+from sharegen.job.sharing_plan import LevelMode, SharingPlan, make_plan
 from sharegen.kernels.cost import CostModel
 from sharegen.kernels.tiles import AttentionShape
 
@@ -19,9 +19,9 @@ def prompts(problems: int, shots: int = 1024, own: int = 300) -> list[list[int]]
     return [[1] * shots + [2 + i] * own for i in range(problems)]
 
 
-def of(samples: int, problems: int = 512, rows: int = 512) -> list[LevelReading]:
+def of(samples: int, problems: int = 512, rows: int = 512) -> list[LevelMode]:
     tree = PrefixTree.build(prompts(problems), 16)
-    return readings(tree, samples, rows, SHAPE, CostModel(), H200_PROGRAMS)
+    return attention_modes(tree, samples, rows, SHAPE, CostModel(), H200_PROGRAMS)
 
 
 def test_a_problem_with_one_sample_is_read_by_it() -> None:
@@ -45,9 +45,9 @@ def test_the_plan_tells_the_decision_and_why() -> None:
     )  # fmt: skip
     assert made.readings == []
     read = [
-        LevelReading(0, 1, 0, 3.0, 40.5),
-        LevelReading(1, 4, 4, 9.0, 2.0),
-        LevelReading(2, 4, 1, 9.0, 2.0),
+        LevelMode(0, 1, 0, 3.0, 40.5),
+        LevelMode(1, 4, 4, 9.0, 2.0),
+        LevelMode(2, 4, 1, 9.0, 2.0),
     ]
     told = SharingPlan.from_json({**made.to_json(), "readings": [vars(r) for r in read]})
     assert told.readings == read

@@ -38,7 +38,7 @@ _METHOD = "sharegen_fp8"
 
 @dataclass
 class RowCount:
-    """Of the rows that were smaller floats: all of them, and those that FP8 holds only rounded."""
+    """Counts rows that were smaller floats: all of them, and those that FP8 holds only rounded."""
 
     all: int = 0
     rounded: int = 0
