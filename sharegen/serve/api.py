@@ -33,6 +33,8 @@ from sharegen.serve.limits import Limits
 from sharegen.serve.metrics import Counts, as_text
 from sharegen.serve.ticket import News, Ticket
 
+_PASSED = 16  # times the bytes of a body that may be, which are read to say that they are too many
+
 
 class Api:
     """The endpoints of one model.
@@ -145,20 +147,10 @@ class Api:
 
     async def _body(self, request: Request) -> bytes:
         """The body, of no more bytes and in no more time than there may be."""
-        most, body = self._limits.body, bytearray()
+        body = bytearray()
         try:
             async with asyncio.timeout(self._limits.client_seconds):
-                async for chunk in request.stream():
-                    if len(body) + len(chunk) > most:
-                        raise Refusal(
-                            413,
-                            f"the body has more than {most:,} bytes (--max-body): send less",
-                            code="body_too_large",
-                        )
-                    if self._receiving + len(chunk) > self._limits.bodies:
-                        raise Refusal(429, "too many large requests at once: ask again later")
-                    self._receiving += len(chunk)
-                    body += chunk
+                await self._receive(request, body)
         except TimeoutError:
             raise Refusal(
                 408,
@@ -167,6 +159,32 @@ class Api:
         finally:
             self._receiving -= len(body)
         return bytes(body)
+
+    async def _receive(self, request: Request, body: bytearray) -> None:
+        """Read a body. Whoever sends too much hears of it when all is sent, and nothing is kept:
+        an answer before that would be lost with the connection."""
+        most = self._limits.body
+        too_large = Refusal(
+            413, f"the body has more than {most:,} bytes (--max-body): send less",
+            code="body_too_large",
+        )  # fmt: skip
+        declared = request.headers.get("content-length", "0")
+        said = int(declared) if declared.isdecimal() else 0
+        if said > most and "expect" in request.headers:  # it waits for a word before it sends
+            raise too_large
+        passed = 0
+        async for chunk in request.stream():
+            passed += len(chunk)
+            if passed > _PASSED * most:
+                raise too_large
+            if max(passed, said) > most:
+                continue
+            if self._receiving + len(chunk) > self._limits.bodies:
+                raise Refusal(429, "too many large requests at once: ask again later")
+            self._receiving += len(chunk)
+            body += chunk
+        if max(passed, said) > most:
+            raise too_large
 
     def _submit(self, asked: Asked) -> tuple[Answer, Ticket]:
         requests = asked.requests(self._loop.keys.__next__)

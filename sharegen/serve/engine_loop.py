@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import queue
+import sys
 import time
 from collections.abc import Callable, Iterable
 from itertools import count
@@ -23,6 +24,9 @@ _TOGETHER = 0.003
 
 _COLLECTIONS = (10_000, 10, 10)
 """New objects before garbage is looked for: what requests leave behind in circles stays small."""
+
+_SWITCH = 0.0005
+"""Seconds that a thread keeps Python to itself: a step waits little for bodies and answers."""
 
 _LOOK = 0.2  # seconds between looks whether it is over, where nothing comes
 
@@ -43,6 +47,7 @@ class EngineLoop:
         self._seed = seed
         self._come: queue.SimpleQueue[tuple[Ticket, bool]] = queue.SimpleQueue()
         self._tickets: dict[int, Ticket] = {}  # by the keys of their requests
+        self._streams: dict[int, Ticket] = {}  # those of them whose tokens are told as they come
 
     def submit(self, ticket: Ticket) -> None:
         """From any thread: a ticket waits for the next step."""
@@ -61,6 +66,7 @@ class EngineLoop:
         self.engine.begin(self._seed, arriving=True)
         gc.freeze()  # a collection over all of torch would take as long as ten steps
         gc.set_threshold(*_COLLECTIONS)
+        sys.setswitchinterval(_SWITCH)
         why = "the server has ended"
         try:
             while not self._drops and (
@@ -88,7 +94,7 @@ class EngineLoop:
         new = [ticket for ticket, comes in found if comes and id(ticket) not in gone]
         for ticket, comes in found:
             if not comes:
-                self._forget(ticket)
+                self._cancel(ticket)
         requests = [request for ticket in new for request in ticket.requests]
         errors = self.engine.errors(requests)
         wrong = {request.key: str(error) for request, error in zip(requests, errors, strict=True)
@@ -101,7 +107,10 @@ class EngineLoop:
                 news.append((ticket, News(error=why)))
                 continue
             good += ticket.requests
-            self._tickets.update((request.key, ticket) for request in ticket.requests)
+            for request in ticket.requests:
+                self._tickets[request.key] = ticket
+                if ticket.streams:
+                    self._streams[request.key] = ticket
         if news:
             self.tell(news)
         if good:
@@ -120,10 +129,16 @@ class EngineLoop:
         except queue.Empty:
             return
 
+    def _cancel(self, ticket: Ticket) -> None:
+        for request in ticket.requests:
+            if request.key in self._tickets:
+                self.engine.cancel(request.key)
+        self._forget(ticket)
+
     def _forget(self, ticket: Ticket) -> None:
         for request in ticket.requests:
-            if self._tickets.pop(request.key, None) is not None:
-                self.engine.cancel(request.key)
+            self._tickets.pop(request.key, None)
+            self._streams.pop(request.key, None)
 
     def _tell(self, finished: list[Completion]) -> None:
         """What a step has brought, to those who wait for it."""
@@ -135,11 +150,9 @@ class EngineLoop:
                 ticket.left -= 1
         for ticket in news:
             if ticket.left == 0:
-                for request in ticket.requests:
-                    del self._tickets[request.key]
-        for key, ticket in self._tickets.items():
-            if ticket.streams:
-                self._note_growth(key, ticket, news)
+                self._forget(ticket)
+        for key, ticket in self._streams.items():
+            self._note_growth(key, ticket, news)
         if news:
             self.tell(list(news.items()))
 
@@ -157,6 +170,7 @@ class EngineLoop:
         """Nothing more comes of what has not finished."""
         left = set(self._tickets.values())
         self._tickets.clear()
+        self._streams.clear()
         while not self._come.empty():
             ticket, comes = self._come.get()
             if comes:

@@ -65,7 +65,7 @@ def test_a_second_prompt_goes_on_from_the_beginning_that_it_shares() -> None:
 
 
 @pytest.mark.parametrize("lag", [0, 1])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
 def test_arrivals_and_cancels_at_random_change_no_sample(seed: int, lag: int) -> None:
     """A pool so small that idle nodes are given up and samples preempted meanwhile."""
     rng = random.Random(seed)

@@ -68,8 +68,6 @@ def _standing(cache: PrefixCache[Any], tokens: Tokens) -> list[Node]:
 def _cut(cache: PrefixCache[Any], tokens: Tokens) -> None:
     """Cut the node that a prompt shares the beginning of, where it does and that pays."""
     path = _standing(cache, tokens)
-    if len(path) >= MOST_LEVELS:
-        return
     parent = path[-1] if path else None
     rest = tokens[parent.end if parent else 0 :]
     block, best, most = cache.pool.block_size, None, 0
@@ -80,5 +78,14 @@ def _cut(cache: PrefixCache[Any], tokens: Tokens) -> None:
         shared = min(shared, child.length - (block if child.children else 1)) // block * block
         if shared > most and cache.may_split(child):
             best, most = child, shared
-    if best is not None:
+    if best is not None and len(path) + _height(best) < MOST_LEVELS:
         cache.split(best, most)
+
+
+def _height(node: Node) -> int:
+    """Levels from a node down to the deepest below it, both included."""
+    levels, below = 0, [node]
+    while below:
+        levels += 1
+        below = [child for each in below for child in each.children]
+    return levels
