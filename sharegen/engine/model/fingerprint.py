@@ -37,7 +37,17 @@ def fingerprint_of_source(source: Source) -> str:
     file = try_to_load_from_cache(source.name, "config.json", revision=source.revision)
     commit = Path(file).parent.name if isinstance(file, str) else None
     name = json.dumps([source.name, commit])
-    return hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
+    products = _products(Path(file)) if isinstance(file, str) else ""
+    return hashlib.blake2b(name.encode(), digest_size=16).hexdigest() + products
+
+
+def _products(config: Path) -> str:
+    """What is added where weights are computed with in another way than is usual: FP8 blocks."""
+    if os.environ.get("SHAREGEN_FP8_BLOCKS") != "1" or not config.is_file():
+        return ""
+    text = config.read_bytes()
+    has_blocks = b'"weight_block_size"' in text or b'"block_structure"' in text
+    return ":blocks" if has_blocks else ""
 
 
 def fingerprint_of_place(place: Path) -> str:
@@ -46,7 +56,8 @@ def fingerprint_of_place(place: Path) -> str:
     Raises ModelError for a file that cannot be read.
     """
     if place.is_dir():
-        return _hash_files([f for f in place.iterdir() if _is_model(f.name)])
+        files = [file for file in place.iterdir() if _is_model(file.name)]
+        return _hash_files(files) + _products(place / "config.json")
     return _hash_files([place], named=False)
 
 

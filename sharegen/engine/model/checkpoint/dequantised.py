@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import torch
 
@@ -27,13 +28,16 @@ class Dequantised:
     """A weight of [..., N, K], of which rows can be read.
 
     dtype: what each number is rounded to. small: whether the numbers are floats of few bits, with
-    powers of two as scales, which larger floats may hold as they are.
+    powers of two as scales, which larger floats may hold as they are. stored and scales: of a
+    weight in FP8, its numbers, and the scale of each of them.
     """
 
     shape: torch.Size
     dtype: torch.dtype
     rows: Rows
     small: bool = False
+    stored: Any = None
+    scales: Dequantised | None = None
 
     def fill(self, out: torch.Tensor, start: Sequence[int]) -> None:
         """Read what begins at `start` and is as large as `out`."""

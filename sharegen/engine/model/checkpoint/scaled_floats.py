@@ -8,8 +8,8 @@ import torch
 
 from sharegen.engine.model.checkpoint.dequantised import Dequantised, check_shape, part_of, usable
 from sharegen.engine.model.checkpoint.unread import Unread
+from sharegen.engine.model.fp8.blocks import BLOCK
 
-BLOCK = 128
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _MX_GROUP = 32
 _MX_BIAS = 127
@@ -35,15 +35,19 @@ class FP8Blocks:
         check_shape(model, f"{name}{self.scale}", scales, expected)
         across = torch.arange(inputs) // BLOCK
 
-        def rows(place: tuple[int, ...], first: int, count: int) -> torch.Tensor:
+        def spread(place: tuple[int, ...], first: int, count: int) -> torch.Tensor:
             begin, end = first // BLOCK, -(-(first + count) // BLOCK)
             own = part_of(scales, *place, slice(begin, end), slice(None))
             own = usable(model, f"{name}{self.scale}", own, positive=True)
             down = torch.arange(first, first + count) // BLOCK - begin
-            part = part_of(values, *place, slice(first, first + count), slice(None))
-            return part.float() * own[down][:, across]
+            return own[down][:, across]
 
-        return Dequantised(values.shape, dtype, rows)
+        def rows(place: tuple[int, ...], first: int, count: int) -> torch.Tensor:
+            part = part_of(values, *place, slice(first, first + count), slice(None))
+            return part.float() * spread(place, first, count)
+
+        of_each = Dequantised(values.shape, torch.float32, spread)
+        return Dequantised(values.shape, dtype, rows, stored=values.source, scales=of_each)
 
 
 @dataclass(frozen=True)

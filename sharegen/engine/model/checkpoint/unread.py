@@ -8,7 +8,7 @@ files into its place: no more of them is ever there than the result and one piec
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Protocol
 
@@ -225,6 +225,17 @@ def leaves(tensor: Unread) -> list[Any]:
         else:
             found.append(source)
     return found
+
+
+def with_leaves(source: Any, change: Callable[[Any], Any]) -> Any:
+    """The same put together of other sources in the places of its own; no conversion is kept."""
+    if isinstance(source, (_Stacked, _Joined)):
+        return replace(source, parts=tuple(with_leaves(part, change) for part in source.parts))
+    if isinstance(source, _Converted):
+        return with_leaves(source.whole, change)
+    if isinstance(source, (_Sliced, _Transposed)):
+        return replace(source, whole=with_leaves(source.whole, change))
+    return change(source)
 
 
 def _with(each: Sequence[int], dim: int, number: int) -> torch.Size:

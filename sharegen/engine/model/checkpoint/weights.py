@@ -16,9 +16,13 @@ from sharegen.common.extras import install
 from sharegen.engine.model.checkpoint.dequantised import is_small
 from sharegen.engine.model.checkpoint.forms import Form, as_numbers, form_of
 from sharegen.engine.model.checkpoint.gguf import kinds_of, without_progress_bar
+from sharegen.engine.model.checkpoint.scaled_floats import FP8Blocks
 from sharegen.engine.model.checkpoint.source import Source, explained
+from sharegen.engine.model.checkpoint.stored_blocks import install_stored_blocks
 from sharegen.engine.model.checkpoint.tensors import stored_tensors, take_generation_config
 from sharegen.engine.model.checkpoint.unread import Unread
+from sharegen.engine.model.fp8.blocks import are_wanted as blocks_are_wanted
+from sharegen.engine.model.fp8.blocks import check_block_products
 from sharegen.engine.model.fp8.loading import ToFP8
 from sharegen.engine.model.fp8.quantising import quantise_in_place
 from sharegen.engine.model.fp8.stored_fp8 import StoredFP8, stored_fp8
@@ -98,7 +102,16 @@ def _load_form(
         model, report = loaded
         take_generation_config(model, source)
     refuse_missing(source, report)
-    tell(source.name, form, dtype, quantization)
+    if fp8 is None and isinstance(form, FP8Blocks) and blocks_are_wanted():
+        check_block_products(device)
+        count = install_stored_blocks(model, source.name, device)
+        warnings.warn(
+            f"model {source.name}: {form}: {count} weights are multiplied as they are stored, "
+            f"others are dequantised to {str(dtype).removeprefix('torch.')}",
+            stacklevel=2,
+        )
+    else:
+        tell(source.name, form, dtype, quantization)
     if fp8 is not None:
         model = fp8.finish(model)
     _read(model, device)

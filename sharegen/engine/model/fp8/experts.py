@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
+from sharegen.engine.model.fp8.blocks import are_of_blocks, multiply_block_groups
 from sharegen.engine.model.fp8.products import multiply_groups
 
 IMPLEMENTATION = "sharegen_fp8"
@@ -58,7 +59,9 @@ def fp8_experts(
 def _project(
     module: Any, name: str, x: torch.Tensor, expert: torch.Tensor, ends: torch.Tensor
 ) -> torch.Tensor:
-    out = multiply_groups(x, getattr(module, name), getattr(module, f"{name}_scale"), ends)
+    weight, scales = getattr(module, name), getattr(module, f"{name}_scale")
+    multiply = multiply_block_groups if are_of_blocks(weight, scales) else multiply_groups
+    out = multiply(x, weight, scales, ends)
     return out + getattr(module, f"{name}_bias")[expert] if module.has_bias else out
 
 

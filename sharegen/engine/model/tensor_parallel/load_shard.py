@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from sharegen.engine.model.checkpoint.scaled_floats import FP8Blocks
 from sharegen.engine.model.checkpoint.source import Source, quiet
 from sharegen.engine.model.checkpoint.weights import (
     build_on_meta,
@@ -15,6 +16,7 @@ from sharegen.engine.model.checkpoint.weights import (
     tell,
     without_quantization,
 )
+from sharegen.engine.model.fp8.blocks import SWITCH, are_wanted
 from sharegen.engine.model.fp8.loading import install_on_meta
 from sharegen.engine.model.fp8.quantising import check, places
 from sharegen.engine.model.fp8.stored_fp8 import StoredFP8
@@ -58,6 +60,11 @@ def load_shard(
     plan = plan_shards(whole, source.name, ranks.size)
     own = stored if isinstance(stored, StoredFP8) else None
     form = None if isinstance(stored, StoredFP8) else stored
+    if quantization is None and isinstance(form, FP8Blocks) and are_wanted():
+        raise ModelError(
+            f"model {source.name}: {form} are not multiplied as they are stored on several GPUs: "
+            f"leave {SWITCH} out, or --tensor-parallel-size at 1"
+        )
     has_fp8 = quantization is not None or own is not None
     found = places_of_shards(whole, plan, source.name, own) if has_fp8 else []
     if weights:

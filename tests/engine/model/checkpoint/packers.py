@@ -162,13 +162,13 @@ def rewrite(folder: Path, settings: dict[str, Any], change: Callable[[Tensors], 
 
 
 def store(
-    folder: Path, name: str, settings: dict[str, Any], pack: Packer, **config: Any
+    folder: Path, name: str, settings: dict[str, Any], pack: Packer, config: Any = None
 ) -> PreTrainedModel:
     """A tiny model's folder with the linear layers of its layers packed; what it is worth.
 
-    config: what its config has otherwise.
+    config: another one than that of the tiny model.
     """
-    model = make_tiny(name)
+    model = make_tiny(name) if config is None else AutoModelForCausalLM.from_config(config).float()
     model.save_pretrained(folder)
     worth: Tensors = {}
 

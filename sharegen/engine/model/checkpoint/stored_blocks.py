@@ -1,0 +1,93 @@
+"""Weights in FP8 blocks that stay what they are, through whatever transformers did to their names.
+
+What became of a weight while nothing was read is known (`unread.py`). The same moves, done to its
+numbers and to its scales, spread over the numbers that they belong to, give both for the result.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from sharegen.engine.model.checkpoint.dequantised import Dequantised
+from sharegen.engine.model.checkpoint.unread import Unread, leaves, with_leaves
+from sharegen.engine.model.fp8.blocks import BLOCK, FP8BlockLinear
+from sharegen.engine.model.fp8.experts import IMPLEMENTATION, is_known, projections
+from sharegen.engine.model.fp8.products import E4M3
+from sharegen.errors import ModelError
+
+
+def install_stored_blocks(model: PreTrainedModel, name: str, device: torch.device) -> int:
+    """Put the weights in blocks that are not read yet where the model multiplies them as stored.
+
+    Those of modules that are not known, and on a GPU of experts and of sizes that its products do
+    not take, are left to be dequantised. Returns how many were put. name: of the model. Raises
+    ModelError for a weight whose blocks were cut.
+    """
+    count = 0
+    for path, module in list(model.named_modules()):
+        if type(module) is nn.Linear and _are_blocks(module.weight, device):
+            values, scales = _read(name, f"{path}.weight", module.weight, device)
+            bias = None if module.bias is None else _plain(module.bias, device)
+            model.set_submodule(path, FP8BlockLinear(values, scales, bias))
+            count += 1
+        elif is_known(module) and device.type == "cpu" and not module.is_transposed:
+            weights: dict[str, Any] = {each: getattr(module, each) for each in projections(module)}
+            if all(_are_blocks(weight, device) for weight in weights.values()):
+                for each, weight in weights.items():
+                    values, scales = _read(name, f"{path}.{each}", weight, device)
+                    setattr(module, each, nn.Parameter(values, requires_grad=False))
+                    scale = nn.Parameter(scales, requires_grad=False)
+                    module.register_parameter(f"{each}_scale", scale)
+                    count += 1
+                model.set_experts_implementation(IMPLEMENTATION)
+    return count
+
+
+def _plain(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    data = tensor.data
+    return data.read(device) if isinstance(data, Unread) else data.to(device)
+
+
+def _are_blocks(weight: torch.Tensor, device: torch.device) -> bool:
+    if device.type == "cuda" and any(size % BLOCK for size in weight.shape):
+        return False
+    return isinstance(weight.data, Unread) and all(
+        isinstance(leaf, Dequantised) and leaf.scales is not None for leaf in leaves(weight.data)
+    )
+
+
+def _read(
+    model: str, name: str, weight: torch.Tensor, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The numbers, in e4m3, and a scale for each block of them."""
+    assert isinstance(weight.data, Unread)
+    source = weight.data.source
+    numbers = with_leaves(source, lambda leaf: leaf.stored)
+    values = torch.empty(weight.shape, dtype=E4M3, device=device)
+    numbers.fill(values, [0] * weight.ndim)
+    spread = with_leaves(source, lambda leaf: leaf.scales)
+    outputs = weight.shape[-2]
+    kept = []
+    for first in range(0, outputs, BLOCK):
+        ends = [_row(spread, row) for row in (first, min(first + BLOCK, outputs) - 1)]
+        of_blocks = [row[..., ::BLOCK] for row in ends]
+        across = torch.arange(weight.shape[-1]) // BLOCK
+        if any(not torch.equal(row, of_blocks[0][..., across]) for row in ends):
+            raise ModelError(
+                f"model {model}: {name} is put together of FP8 blocks that are no longer whole: "
+                "leave SHAREGEN_FP8_BLOCKS out"
+            )
+        kept.append(of_blocks[0])
+    return values, torch.stack(kept, dim=-2).to(device)
+
+
+def _row(source: Any, row: int) -> torch.Tensor:
+    """[..., K]: one row of every matrix."""
+    *leading, _, inputs = source.shape
+    out = torch.empty((*leading, 1, inputs), dtype=source.dtype)
+    source.fill(out, [0] * len(leading) + [row, 0])
+    return out.squeeze(-2)

@@ -1,0 +1,149 @@
+"""Products of FP8 numbers as a checkpoint in blocks means them: a scale for 128 x 128 of a weight.
+
+Activations are scaled by 128 numbers of a row, as they come, so that the largest of these becomes
+e4m3's largest. Sums are in float32. DeepSeek-AI, "DeepSeek-V3 Technical Report" (2412.19437),
+section 3.3. On a GPU the library multiplies; a CPU multiplies the same numbers in float32.
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from sharegen.engine.model.fp8.products import E4M3, LEAST
+from sharegen.errors import UsageError
+
+BLOCK = 128
+
+SWITCH = "SHAREGEN_FP8_BLOCKS"
+"""Set to 1, weights in blocks are multiplied as they are stored; else they are dequantised."""
+
+_LARGEST = torch.finfo(E4M3).max
+_TRIAL = 256  # numbers of a side
+_TOLERANCE = 0.01  # of the norm: bfloat16 rounds the result to 0.002
+
+
+def are_wanted() -> bool:
+    """Whether weights in blocks are to be multiplied as they are stored."""
+    return os.environ.get(SWITCH) == "1"
+
+
+def check_block_products(device: torch.device) -> None:
+    """Raise UsageError, in one line, for a GPU or a torch without such products, or wrong ones."""
+    if device.type != "cuda":
+        return
+    try:
+        x = torch.randn(_TRIAL, _TRIAL, device=device, dtype=torch.bfloat16)
+        weight = torch.randn(_TRIAL, _TRIAL, device=device).to(E4M3)
+        sides = _TRIAL // BLOCK
+        scales = torch.rand(sides, sides, device=device) + 0.5
+        found = multiply_blocks(x, weight, scales).float()
+        expected = functional.linear(widened_groups(*quantise_groups(x)), widened(weight, scales))
+        is_right = (found - expected).norm() < _TOLERANCE * expected.norm()
+    except (RuntimeError, AttributeError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise UsageError(
+            f"{SWITCH}=1 needs a GPU and a torch that multiply FP8 by blocks, and here: "
+            f"{reason:.200}: leave it out"
+        ) from None
+    if not is_right:
+        raise UsageError(f"{SWITCH}=1: this GPU's products of blocks are not right: leave it out")
+
+
+def quantise_groups(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """x: [..., K] -> (e4m3 [..., K], scales [..., K / 128] in float32); x is about their product.
+
+    The last group is shorter where K is no multiple of 128.
+    """
+    wide = functional.pad(x.float(), (0, -x.shape[-1] % BLOCK)).unflatten(-1, (-1, BLOCK))
+    scales = wide.abs().amax(dim=-1).clamp(min=LEAST) / _LARGEST
+    numbers = (wide / scales.unsqueeze(-1)).to(E4M3).flatten(-2)
+    return numbers[..., : x.shape[-1]], scales
+
+
+def widened_groups(numbers: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """What `quantise_groups` made, in float32."""
+    across = torch.arange(numbers.shape[-1], device=numbers.device) // BLOCK
+    return numbers.float() * scales[..., across]
+
+
+def widened(weight: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """weight: [N, K] in e4m3, scales: [N / 128, K / 128] -> [N, K] in float32."""
+    down, across = (torch.arange(size, device=weight.device) // BLOCK for size in weight.shape)
+    return weight.float() * scales[down][:, across]
+
+
+def multiply_blocks(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    scales: torch.Tensor,
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """x: [..., K], weight: [N, K] in e4m3, scales: [N / 128, K / 128] -> [..., N] as x."""
+    numbers, own = quantise_groups(x)
+    if weight.is_cuda:
+        out = _scaled_mm(numbers.reshape(-1, x.shape[-1]), own.flatten(0, -2), weight, scales)
+        out = out.view(*x.shape[:-1], -1)
+    else:
+        out = functional.linear(widened_groups(numbers, own), widened(weight, scales))
+    if bias is not None:
+        out = out + bias
+    return out.to(x.dtype)
+
+
+def _scaled_mm(
+    rows: torch.Tensor, own: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor
+) -> torch.Tensor:
+    """rows: [T, K], own: [T, K / 128], which the library wants by columns -> [T, N] in bfloat16."""
+    kinds = functional.ScalingType
+    return functional.scaled_mm(
+        rows,
+        weight.t(),
+        own.t().contiguous().t(),
+        kinds.BlockWise1x128,
+        scales.t(),
+        kinds.BlockWise128x128,
+        output_dtype=torch.bfloat16,
+    )
+
+
+def multiply_block_groups(
+    x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor, ends: torch.Tensor
+) -> torch.Tensor:
+    """Rows that lie group by group, each group with a weight of its own, on a CPU.
+
+    x: [T, K], weight: [G, N, K] in e4m3, scales: [G, N / 128, K / 128], ends: [G] the row after
+    each group's last -> [T, N] as x.
+    """
+    if weight.is_meta:  # there are no ends
+        return x.new_empty(len(x), weight.shape[1])
+    products = []
+    start = 0
+    for group, end in enumerate(ends.tolist()):
+        products.append(multiply_blocks(x[start:end], weight[group], scales[group]))
+        start = end
+    return torch.cat(products)
+
+
+class FP8BlockLinear(nn.Module):
+    """A linear layer with its weight in e4m3, [N, K], and `weight_scale`, [N / 128, K / 128]."""
+
+    def __init__(
+        self, weight: torch.Tensor, weight_scale: torch.Tensor, bias: torch.Tensor | None
+    ) -> None:
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.weight_scale = nn.Parameter(weight_scale, requires_grad=False)
+        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return multiply_blocks(x, self.weight, self.weight_scale, self.bias)
+
+
+def are_of_blocks(weight: torch.Tensor, scales: torch.Tensor) -> bool:
+    """Whether scales are a block's rather than a row's."""
+    return scales.shape[-2] != weight.shape[-2]

@@ -1,0 +1,188 @@
+"""FP8 by blocks, multiplied as it is stored; a CPU emulates what a GPU would do."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from sharegen.engine.model.fingerprint import fingerprint_of_place
+from sharegen.engine.model.fp8.blocks import (
+    BLOCK,
+    SWITCH,
+    FP8BlockLinear,
+    multiply_block_groups,
+    multiply_blocks,
+    quantise_groups,
+    widened,
+    widened_groups,
+)
+from sharegen.engine.model.fp8.products import E4M3
+from sharegen.engine.model.load import load_model
+from sharegen.engine.model.tensor_parallel.ranks import Ranks
+from sharegen.errors import ModelError
+from tests.engine.jobs import GREEDY, forest, make_engine, requests_of, run
+from tests.engine.model.checkpoint.packers import fp8_blocks, store
+from tests.engine.tiny_models import tiny_config
+
+SETTINGS = {"quant_method": "fp8", "weight_block_size": [128, 128],
+            "activation_scheme": "dynamic", "modules_to_not_convert": ["lm_head"]}  # fmt: skip
+
+
+def test_each_group_of_a_row_has_its_scale() -> None:
+    x = torch.randn(5, 300) * torch.tensor([1.0, 100.0, 0.01]).repeat_interleave(100)
+    x[3] = 0
+    numbers, scales = quantise_groups(x)
+    assert numbers.dtype is E4M3 and numbers.shape == (5, 300) and scales.shape == (5, 3)
+    for group in range(3):
+        part = slice(group * BLOCK, (group + 1) * BLOCK)
+        largest = x[:, part].abs().amax(1)
+        assert torch.equal(scales[:, group], largest.clamp(min=1e-30) / 448)
+        error = (widened_groups(numbers, scales) - x)[:, part].abs()
+        assert (error <= largest[:, None] / 16).all()
+    nothing, _ = quantise_groups(x[:0])
+    assert nothing.shape == (0, 300)
+
+
+def test_the_product_is_that_of_the_numbers_block_by_block() -> None:
+    x, weight = torch.randn(7, 300), torch.randn(200, 300).to(E4M3)
+    scales = torch.rand(2, 3) + 0.1
+    numbers, own = quantise_groups(x)
+    expected = torch.zeros(7, 200)
+    for i in range(2):
+        for j in range(3):
+            rows, columns = slice(i * BLOCK, (i + 1) * BLOCK), slice(j * BLOCK, (j + 1) * BLOCK)
+            part = numbers[:, columns].double() @ weight[rows, columns].double().t()
+            expected[:, rows] += (part * own[:, j : j + 1] * scales[i, j]).float()
+    torch.testing.assert_close(multiply_blocks(x, weight, scales), expected, rtol=1e-5, atol=1e-4)
+    bias = torch.randn(200)
+    layer = FP8BlockLinear(weight, scales, bias)
+    torch.testing.assert_close(layer(x[None])[0], expected + bias, rtol=1e-5, atol=1e-4)
+
+
+def test_experts_without_tokens_have_no_part() -> None:
+    x, weight = torch.randn(4, 130), torch.randn(3, 140, 130).to(E4M3)
+    scales = torch.rand(3, 2, 2) + 0.1
+    found = multiply_block_groups(x, weight, scales, torch.tensor([0, 4, 4]))
+    assert torch.equal(found, multiply_blocks(x, weight[1], scales[1]))
+
+
+def save(name: str, folder: Path) -> Any:
+    """A model of which several weights have more than one block, also along both sides."""
+    config = tiny_config(name)
+    config.hidden_size = 160
+    config.intermediate_size = 300
+    if hasattr(config, "moe_intermediate_size"):
+        config.moe_intermediate_size = BLOCK
+    return store(folder, name, SETTINGS, fp8_blocks(), config)
+
+
+def read(folder: Path) -> tuple[Any, str]:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        loaded = load_model(folder, device="cpu")
+    [line] = [str(w.message) for w in said if "FP8 by blocks" in str(w.message)]
+    return loaded, line
+
+
+@pytest.fixture
+def stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SWITCH, "1")
+
+
+@pytest.mark.parametrize("name", ["qwen3", "qwen3_moe", "deepseek_v3", "glm4"])
+@pytest.mark.usefixtures("stored")
+def test_a_model_computes_with_the_numbers_that_are_stored(name: str, tmp_path: Path) -> None:
+    plain = save(name, tmp_path)
+    loaded, line = read(tmp_path)
+    assert "weights are multiplied as they are stored" in line
+    found = 0
+    for path, weight in loaded.model.named_parameters():
+        if weight.dtype is not E4M3:
+            continue
+        found += 1
+        scales = loaded.model.get_parameter(f"{path}_scale")
+        whole = plain.get_parameter(path)
+        pairs = (
+            [(weight, scales, whole)]
+            if weight.ndim == 2
+            else zip(weight, scales, whole, strict=True)
+        )
+        for own, scale, expected in pairs:
+            assert torch.equal(widened(own, scale), expected), path
+    assert line.startswith(f"model {tmp_path}: FP8 by blocks of 128: {found} weights")
+    assert loaded.model.lm_head.weight.dtype is torch.float32
+    exact = plain(torch.arange(40)[None]).logits[0]
+    hidden = loaded.trial_forward(40, 40)
+    assert hidden.isfinite().all() and exact.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["qwen3", "qwen3_moe"])
+@pytest.mark.usefixtures("stored")
+def test_logits_and_tokens_are_those_of_the_arithmetic_that_the_checkpoint_means(
+    name: str, tmp_path: Path
+) -> None:
+    """The judge is transformers' own model, whose linear layers quantise what they are given."""
+    plain = save(name, tmp_path)
+    for path, module in plain.named_modules():
+        if type(module) is torch.nn.Linear and "layers" in path and "_proj" in path:
+            module.forward = lambda x, own=module: functional.linear(
+                widened_groups(*quantise_groups(x)), own.weight, own.bias
+            )
+        if path.endswith("experts"):
+            module.forward = lambda x, chosen, weights, own=module: experts(own, x, chosen, weights)
+    loaded, _ = read(tmp_path)
+    prompts = forest()[:3]
+    engine = make_engine(loaded, block_size=4)
+    tokens = run(engine, requests_of(prompts, GREEDY)).tokens
+    plain.generation_config.eos_token_id = None
+    for index, prompt in enumerate(prompts):
+        whole = plain.generate(torch.tensor([prompt]), max_new_tokens=12, do_sample=False)
+        assert tokens[index, 0] == whole[0, len(prompt) :].tolist()
+
+
+def experts(
+    module: Any, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor
+) -> torch.Tensor:
+    out = torch.zeros_like(x)
+    for token in range(len(x)):
+        for expert, weight in zip(chosen[token].tolist(), weights[token], strict=True):
+            row = widened_groups(*quantise_groups(x[token : token + 1]))
+            gate = module._apply_gate(functional.linear(row, module.gate_up_proj[expert]))
+            inner = widened_groups(*quantise_groups(gate))
+            out[token] += weight * functional.linear(inner, module.down_proj[expert])[0]
+    return out
+
+
+@pytest.mark.usefixtures("stored")
+def test_blocks_that_would_be_cut_are_refused(tmp_path: Path) -> None:
+    """Gate and up of 192 rows each, one and a half blocks, are joined to one weight of experts."""
+    config = tiny_config("qwen3_moe")
+    config.moe_intermediate_size = 192
+    assert config.num_experts == 4
+    store(tmp_path, "qwen3_moe", SETTINGS, fp8_blocks(), config)
+    with pytest.raises(ModelError, match="FP8 blocks that are no longer whole"):
+        read(tmp_path)
+
+
+def test_identity_says_how_the_weights_are_computed_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": SETTINGS}))
+    plain = fingerprint_of_place(tmp_path)
+    monkeypatch.setenv(SWITCH, "1")
+    assert fingerprint_of_place(tmp_path) == f"{plain}:blocks"
+    (tmp_path / "config.json").write_text("{}")
+    assert ":" not in fingerprint_of_place(tmp_path)
+
+
+@pytest.mark.usefixtures("stored")
+def test_several_ranks_are_refused(tmp_path: Path) -> None:
+    save("qwen3", tmp_path)
+    with pytest.raises(ModelError, match="not multiplied as they are stored on several GPUs"):
+        load_model(tmp_path, device="cpu", ranks=Ranks(0, 2, torch.device("cpu")))
