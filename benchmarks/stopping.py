@@ -24,10 +24,10 @@ from rich.table import Table
 from sharegen.common.stop_rule import StopRule
 from sharegen.errors import UsageError
 from sharegen.job.run_job import run_job
-from sharegen.results.answers.vote import tally
 from sharegen.results.journal.pool import Pool, one_job
 from sharegen.results.journal.run_file import RunFile
 from sharegen.results.scoring.passk import bootstrap_interval
+from sharegen.results.scoring.vote import tally
 from sharegen.results.stopping.stopped import Stopped, counted
 from sharegen.workload.configuration import Configuration, resolve
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -119,15 +119,33 @@ def room(name: str) -> str:
     return f"engine/{parts[1]}" if is_room else "engine"
 
 
-def test_no_circle_of_imports() -> None:
-    """What imports nothing of the rest goes, again and again: nothing may be left."""
-    left = {name: set(others) for name, others in ARROWS.items()}
+def ordered(graph: Mapping[str, Collection[str]]) -> bool:
+    """Whether a graph has no circle: what knows nothing of the rest goes, again and again."""
+    left = {name: set(others) for name, others in graph.items()}
     while free := [name for name, others in left.items() if not others]:
         for name in free:
             del left[name]
         for others in left.values():
             others.difference_update(free)
-    assert not left
+    return not left
+
+
+def test_no_circle_of_imports() -> None:
+    assert ordered(ARROWS)
+
+
+def test_no_circle_of_folders() -> None:
+    """What lies side by side in a folder, files and folders, is in one order."""
+    folders = {name.rpartition(".")[0] for name in MODULES} - {""}
+    for folder in folders:
+        level = len(folder.split(".")) + 1
+        inside = {name for name in MODULES if name.startswith(f"{folder}.")}
+        graph: dict[str, set[str]] = {}
+        for name in inside:
+            part = ".".join(name.split(".")[:level])
+            others = {".".join(each.split(".")[:level]) for each in ARROWS[name] & inside}
+            graph.setdefault(part, set()).update(others - {part})
+        assert ordered(graph), f"{folder}: {graph}"
 
 
 def test_rooms_know_only_those_they_may() -> None:

@@ -189,9 +189,9 @@ _MEASURES = ("pass@k", "maj@k")
 def _mathematics(found: Pool, ks: Sequence[int]) -> EstimateRows | None:
     """Estimates from answers; None where there are no gold answers."""
     from sharegen.results.answers.equality import equality_used
-    from sharegen.results.answers.vote import tally
     from sharegen.results.export.formats import format_of
     from sharegen.results.scoring.passk import majority_estimates, pass_estimates
+    from sharegen.results.scoring.vote import tally
     from sharegen.results.stopping.stopped import Stopped, counted
 
     if format_of(found.files[0]) != "sharegen":

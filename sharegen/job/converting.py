@@ -10,7 +10,6 @@ from sharegen.common.files import make_folders, replace_file
 from sharegen.common.log import log
 from sharegen.errors import DataError, SharegenError, UsageError
 from sharegen.job.reordering import load_asked
-from sharegen.results.answers.vote import natural_order
 from sharegen.results.export.formats import SampledProblem, format_of, write_generations
 from sharegen.results.export.kinds import Format
 from sharegen.results.export.training import (
@@ -26,6 +25,7 @@ from sharegen.results.journal.record import Record
 from sharegen.results.journal.run_file import run_file_path, shown
 from sharegen.results.report.outcomes import read_run
 from sharegen.results.scoring.completion import completion_of
+from sharegen.results.scoring.vote import natural_order
 from sharegen.results.stopping.stopped import Stopped, counted
 from sharegen.workload.code import schema_named
 from sharegen.workload.configuration import Configuration

@@ -16,8 +16,8 @@ from transformers import AutoTokenizer
 from sharegen.errors import JournalError, ModelError
 from sharegen.job.machine import load
 from sharegen.job.run_job import run_job
-from sharegen.results.answers.vote import tally
 from sharegen.results.journal.record import read
+from sharegen.results.scoring.vote import tally
 from sharegen.workload.configuration import Configuration, resolve
 from tests.engine.jobs import poison
 from tests.tiny import save_tiny_model

@@ -14,9 +14,9 @@ from sharegen.job.dry_run import plan_job
 from sharegen.job.interrupt import Interrupted
 from sharegen.job.run_job import run_job
 from sharegen.job.watcher import Watcher
-from sharegen.results.answers.vote import tally
 from sharegen.results.journal.pool import one_job
 from sharegen.results.journal.record import Record
+from sharegen.results.scoring.vote import tally
 from sharegen.results.stopping.stopped import Stopped, counted
 from sharegen.workload.configuration import Configuration, resolve
 from sharegen.workload.sections import Answer

@@ -9,8 +9,8 @@ from rich.text import Text
 
 from sharegen.common.printable import visible
 from sharegen.errors import DataError, SharegenError
-from sharegen.results.answers.explaining import excerpt, explain
 from sharegen.results.journal.pool import Pool
+from sharegen.results.screen.explaining import excerpt, explain
 from sharegen.results.screen.show import select
 
 

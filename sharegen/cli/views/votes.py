@@ -18,9 +18,9 @@ from sharegen.common.files import replace_file
 from sharegen.common.printable import printable, visible
 from sharegen.errors import DataError, UsageError
 from sharegen.results.answers.equality import equality_used
-from sharegen.results.answers.vote import Vote, tally
 from sharegen.results.journal.output import refuse_journal
 from sharegen.results.journal.pool import Pool, pool
+from sharegen.results.scoring.vote import Vote, tally
 from sharegen.results.screen.accuracy import accuracy
 from sharegen.results.stopping.stopped import Stopped, counted
 

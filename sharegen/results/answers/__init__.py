@@ -1,1 +1,1 @@
-"""Answers: what a completion says (reader.py), counted (vote.py) and compared (equality.py)."""
+"""Answers: what a completion says (reader.py), and which ones are equal (equality.py)."""

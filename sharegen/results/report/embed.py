@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sharegen.results.answers.vote import natural_order
 from sharegen.results.report.measure import Measured
 from sharegen.results.report.outcomes import ProblemOutcome, Sample
+from sharegen.results.scoring.vote import natural_order
 
 BUNDLE_SIZE = 1 << 18
 """Characters of JSON after which a bundle is closed."""

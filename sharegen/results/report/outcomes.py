@@ -16,11 +16,11 @@ from pathlib import Path
 from sharegen.errors import DataError
 from sharegen.results.answers.equality import equality_used, is_right
 from sharegen.results.answers.normal import normalise
-from sharegen.results.answers.vote import natural_order
 from sharegen.results.journal.pool import Pool, one_job, pool
 from sharegen.results.journal.record import Record
 from sharegen.results.journal.run_file import RunFile
 from sharegen.results.scoring.scores import SampleKey, ScoreLine, read_scores
+from sharegen.results.scoring.vote import natural_order
 from sharegen.results.stopping.stopped import Stopped
 
 

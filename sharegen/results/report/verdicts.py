@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from sharegen.results.answers.vote import natural_order
 from sharegen.results.report.axes import Axes, LegendEntry, Scale, nice, shares
 from sharegen.results.report.curves import Curve
 from sharegen.results.report.measure import Measured
 from sharegen.results.report.outcomes import Run
 from sharegen.results.report.picture import Picture, Theme, legend, shortened
 from sharegen.results.scoring.passk import SUBSETS
+from sharegen.results.scoring.vote import natural_order
 
 _LIGHT = 0.4
 """How opaque the lighter one of two bars is."""

@@ -1,1 +1,1 @@
-"""Programs found, run and judged; pass@k."""
+"""Samples judged: programs found and run, answers put to the vote; pass@k."""

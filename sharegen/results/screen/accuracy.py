@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sharegen.results.answers.vote import Vote
+from sharegen.results.scoring.vote import Vote
 from sharegen.results.stopping.stopped import Stopped
 
 

@@ -8,7 +8,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from sharegen.common.printable import visible
-from sharegen.results.answers.vote import Vote
+from sharegen.results.scoring.vote import Vote
 
 LEAST = 4
 """Lines that it takes at least: its title, one of the question, the answer, and the others."""

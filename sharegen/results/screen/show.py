@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from sharegen.common.printable import visible
 from sharegen.errors import DataError
 from sharegen.results.answers.equality import is_right
-from sharegen.results.answers.vote import Vote, tally
 from sharegen.results.journal.record import Record
+from sharegen.results.scoring.vote import Vote, tally
 from sharegen.results.stopping.stopped import Stopped, counted
 
 _SHORT = 4  # lines that are not worth folding

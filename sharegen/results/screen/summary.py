@@ -16,9 +16,9 @@ from rich.table import Table
 
 from sharegen.common.printable import visible
 from sharegen.results.answers.equality import equality_used
-from sharegen.results.answers.vote import Vote, tally
 from sharegen.results.journal.record import Record
 from sharegen.results.journal.run_file import RunFile
+from sharegen.results.scoring.vote import Vote, tally
 from sharegen.results.screen.accuracy import accuracy, rescued
 from sharegen.results.screen.kv_use import kv_rows, mib
 from sharegen.results.screen.rescue import LEAST, rescue

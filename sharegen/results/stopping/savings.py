@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sharegen.common.stop_rule import StopRule
-from sharegen.results.answers.vote import Vote
 from sharegen.results.journal.record import Record
 from sharegen.results.journal.run_file import RunFile
+from sharegen.results.scoring.vote import Vote
 from sharegen.results.stopping.stopped import Stopped
 
 

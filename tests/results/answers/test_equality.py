@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from sharegen.results.answers import mathematics
 from sharegen.results.answers.equality import equality_used, is_right, is_settled
 from sharegen.results.answers.normal import normalise
-from sharegen.results.answers.vote import tally
 from sharegen.results.journal.record import read
+from sharegen.results.scoring.vote import tally
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from sharegen.results.answers.vote import tally
 from sharegen.results.journal.record import Record
 from sharegen.results.journal.run_file import RunFile
 from sharegen.results.report import terminal
@@ -24,6 +23,7 @@ from sharegen.results.report.curves import (
 from sharegen.results.report.measure import measure
 from sharegen.results.report.outcomes import ProblemOutcome, Run, Sample, read_run
 from sharegen.results.scoring.passk import majority_estimates, pass_estimates
+from sharegen.results.scoring.vote import tally
 from tests.results.report_journals import sample, write_code, write_lines, write_maths
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from sharegen.errors import DataError, JournalError
-from sharegen.results.answers.vote import tally
 from sharegen.results.journal.record import read
 from sharegen.results.journal.run_file import RunFile, run_file_path
 from sharegen.results.report.measure import headline, measure, settings
 from sharegen.results.report.outcomes import read_run, read_runs
 from sharegen.results.scoring.score_file import scores_path
+from sharegen.results.scoring.vote import tally
 from tests.results.report_journals import (
     sample,
     write_code,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sharegen.results.answers.vote import tally
 from sharegen.results.journal.record import Record
+from sharegen.results.scoring.vote import tally
 from sharegen.results.screen.accuracy import Accuracy, accuracy, rescued
 
 

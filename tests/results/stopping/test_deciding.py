@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sharegen.common.stop_rule import StopRule
-from sharegen.results.answers.vote import tally
 from sharegen.results.journal.record import Record
+from sharegen.results.scoring.vote import tally
 from sharegen.results.stopping.deciding import Deciding, Standing, least
 
 ANSWERS = st.lists(st.sampled_from(["a", "b", "c", "d", None]), min_size=1, max_size=60)

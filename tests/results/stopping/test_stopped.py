@@ -9,12 +9,12 @@ import pytest
 from sharegen.common.stop_rule import StopRule
 from sharegen.engine.config import EngineStats
 from sharegen.errors import UsageError
-from sharegen.results.answers.vote import tally
 from sharegen.results.journal.found_journal import FoundJournal
 from sharegen.results.journal.pool import Pool, one_job, pool
 from sharegen.results.journal.run_file import RunFile
 from sharegen.results.report.measure import headline, measure
 from sharegen.results.report.outcomes import read_run
+from sharegen.results.scoring.vote import tally
 from sharegen.results.screen.accuracy import accuracy
 from sharegen.results.screen.progress import Progress
 from sharegen.results.screen.show import describe

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sharegen.results.answers.normal import normalise
-from sharegen.results.answers.vote import Vote, natural_order, tally
 from sharegen.results.journal.record import Record
+from sharegen.results.scoring.vote import Vote, natural_order, tally
 
 
 def samples(
