@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import shlex
-import signal
 import subprocess
 import sys
 import tempfile
@@ -27,6 +24,7 @@ GSM8K_FILES = ("gsm8k_test.jsonl", "gsm8k_train.jsonl")
 
 
 _ONE = Engines()
+_PATIENCE = 10.0  # seconds in which a command that is stopped may end by itself
 
 
 @dataclass(frozen=True)
@@ -159,10 +157,8 @@ _WAYS: dict[str, Callable[[CardRow, Setting], Ran]] = {
 
 def _data(setting: Setting) -> list[str]:
     """The flags that say where the problems and the examples are."""
-    if setting.is_rehearsal:
-        return ["--dataset", "tinymath"]
     if setting.gsm8k is None:
-        return ["--dataset", "gsm8k"]
+        return ["--dataset", "tinymath" if setting.is_rehearsal else "gsm8k"]
     test, train = (str(setting.gsm8k / name) for name in GSM8K_FILES)
     return ["--dataset", test, "--few-shot-file", train]
 
@@ -189,16 +185,12 @@ def _printed(row: CardRow, setting: Setting) -> dict[str, Any]:
 
 def _run(command: Sequence[str], setting: Setting) -> str:
     """What it prints on stdout. Raises SharegenError for a failure, and at the deadline."""
-    process = subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     left = None if setting.deadline is None else max(setting.deadline - time.monotonic(), 1.0)
     try:
         said, _ = process.communicate(timeout=left)
     except subprocess.TimeoutExpired:
-        raise SharegenError(
-            "the budget is spent: it was stopped, and begins anew next time"
-        ) from None
+        raise SharegenError("the budget is spent: it begins anew next time") from None
     finally:
         _end(process)
     if process.returncode:
@@ -207,8 +199,10 @@ def _run(command: Sequence[str], setting: Setting) -> str:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """Its engines and ranks, too, where it has not ended: they are in its session."""
-    if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+    """End it where it has not ended; its engines and ranks end with it."""
+    process.terminate()
+    try:
+        process.wait(_PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()
         process.wait()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -95,6 +96,7 @@ def _lacks(row: CardRow, asked: Asked, machine: Machine) -> str | None:
 
 def run_rows(asked: Asked, machine: Machine) -> bool:
     """Measure what is left; a line of JSON on stdout for each. Whether all of these succeeded."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the row's command ends, too
     begun, failed = time.monotonic(), False
     deadline = None if asked.budget is None else begun + asked.budget
     setting = Setting(asked.gsm8k, asked.rehearse, deadline)

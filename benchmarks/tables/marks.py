@@ -40,6 +40,8 @@ def _differences(row: Measurement, rows: Sequence[Measurement]) -> Iterator[str]
     names = Counter(each.card.name for each in rows)
     if len(names) > 1 and row.card.name != names.most_common(1)[0][0]:
         yield f"On another card: {row.card.name}."
+    elif _is_other_card(row, rows):
+        yield f"On another {row.card.name} than most rows."
     newest = max(rows, key=lambda each: each.date)
     if row.commit != newest.commit:
         older = "Older code" if row.date < newest.date else "Other code of the same day"
@@ -48,3 +50,9 @@ def _differences(row: Measurement, rows: Sequence[Measurement]) -> Iterator[str]
         yield f"As published in {row.published}."
     if row.busy:
         yield "The machine did other work at the same time."
+
+
+def _is_other_card(row: Measurement, rows: Sequence[Measurement]) -> bool:
+    """Whether it is known that the row ran on another card of the same name than most."""
+    known = Counter(each.card.uuids[0] for each in rows if each.card.uuids)
+    return bool(row.card.uuids) and known.most_common(1)[0][0] not in row.card.uuids

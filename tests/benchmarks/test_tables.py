@@ -66,6 +66,13 @@ def test_a_row_that_differs_is_marked(changes: dict[str, Any], said: str) -> Non
     assert f"(a) {said}" in page(rows)
 
 
+def test_another_card_of_the_same_name_is_marked_where_it_is_known() -> None:
+    one, other = row(card={"uuids": ["GPU-a"]}), row(card={"uuids": ["GPU-b"]})
+    both = row(card={"uuids": ["GPU-b", "GPU-a"], "count": 2})
+    said = differences([one, one, other, both, row()])
+    assert said == [[], [], ["On another NVIDIA H200 than most rows."], [], []]
+
+
 def test_the_readme_s_table_marks_other_cards_dates_and_sittings() -> None:
     many = row(card={"count": 2}, date=date(2026, 11, 20), peers=[PEER | {"sitting": "another"}])
     text = speed_table([row(), many])

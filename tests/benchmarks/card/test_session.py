@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.card import session
+from benchmarks.card import running, session
 from benchmarks.card.machine import ROOT, Gpu, Machine, visible
 from benchmarks.card.rows import ROWS, rehearsed
 from benchmarks.card.running import Ran, Setting
@@ -65,6 +70,13 @@ def test_what_a_machine_lacks_is_said(tmp_path: Path) -> None:
 def test_a_folder_without_the_problems_is_refused_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no file gsm8k_test\.jsonl"):
         list(states(Asked(tmp_path, gsm8k=tmp_path), ONE))
+
+
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture
@@ -142,6 +154,32 @@ def test_rehearsals_are_of_the_cpu() -> None:
     found = [rehearsal for row in ROWS if (rehearsal := rehearsed(row)) is not None]
     assert len(found) > 25 and not any(row.gpus or row.gib for row in found)
     assert not any("fp8" in row.command for row in found)
+
+
+def test_a_command_that_is_stopped_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*anything: Any, **more: Any) -> None:
+        raise KeyboardInterrupt
+
+    started: list[subprocess.Popen[str]] = []
+    real = subprocess.Popen
+
+    def popen(*args: Any, **more: Any) -> subprocess.Popen[str]:
+        started.append(real(*args, **more))
+        return started[-1]
+
+    monkeypatch.setattr(running.subprocess, "Popen", popen)
+    sleeper = [sys.executable, "-c", "import time; time.sleep(600)"]
+    with pytest.raises(SharegenError, match="the budget is spent"):
+        running._run(sleeper, Setting(deadline=time.monotonic()))
+    monkeypatch.setattr(real, "communicate", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        running._run(sleeper, Setting())
+    assert [process.poll() for process in started] == [-signal.SIGTERM] * 2
+
+
+def test_a_command_that_fails_is_named() -> None:
+    with pytest.raises(SharegenError, match=r"-c 'raise SystemExit\(3\)': ended with exit code 3"):
+        running._run([sys.executable, "-c", "raise SystemExit(3)"], Setting())
 
 
 @pytest.mark.slow
