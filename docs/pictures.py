@@ -2,8 +2,8 @@
 
     sharegen plan self-consistency --json | python docs/pictures.py
 
-The tree's numbers are the plan's. The third picture, curve.svg, is the report's own:
-`sharegen report runs/self-consistency-*.jsonl --output FOLDER` writes it there.
+The tree's numbers are the plan's. The other pictures there, curve.svg among them, are the report's
+own, and docs/study.py writes them.
 """
 
 from __future__ import annotations
