@@ -67,6 +67,20 @@ def test_a_page_says_what_it_is_for_and_where_to_go(name: str) -> None:
     assert heading and last.startswith("Where to go next\n\n- [")
 
 
+def test_messages_of_the_page_on_trouble_are_those_of_the_code() -> None:
+    """What stands between dots and placeholders is in some string of the package."""
+    files = sorted((DOCS.parent / "sharegen").rglob("*.py"))
+    code = "\n".join(path.read_text(encoding="utf-8") for path in files)
+    code = re.sub(r'"\s*\n\s*f?"', "", code)  # a string in several lines
+    page = (DOCS / "guides" / "troubleshooting.md").read_text(encoding="utf-8")
+    tables = re.findall(r"^\| message \|.*\n\|---.*\n((?:\|.*\n)+)", page, re.MULTILINE)
+    messages = [found for table in tables for found in re.findall(r"^\| `([^`]+)`", table, re.M)]
+    assert len(messages) > 8
+    for message in messages:
+        for words in re.split(r"\(?\.\.\.\)?", message):
+            assert words.strip(" :,") in code, message
+
+
 @pytest.mark.parametrize("name", GENERATOR.PAGES)
 def test_a_written_page_is_fresh(name: str) -> None:
     found, fresh = (DOCS / name).read_text(encoding="utf-8"), GENERATOR.PAGES[name]()
