@@ -119,11 +119,14 @@ def test_folders_with_words_of_their_own_are_there() -> None:
 
 def docstrings(file: Path) -> Iterator[tuple[str, str]]:
     """The docstrings of a file's module, classes and functions, with their names."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    nodes: list[ast.stmt | ast.Module] = [ast.parse(file.read_text(encoding="utf-8"))]
+    while nodes:
+        node = nodes.pop()
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
             text = ast.get_docstring(node)
             if text is not None:
                 yield getattr(node, "name", "module"), text
+        nodes += [inner for inner in ast.iter_child_nodes(node) if isinstance(inner, ast.stmt)]
 
 
 def test_docstrings_are_whole_sentences() -> None:

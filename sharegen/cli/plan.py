@@ -138,8 +138,8 @@ def plan_table(plan: SharingPlan, time: TimeEstimate | None) -> Table:
                                 "(--kv-cache-memory, --max-tokens)[/]")  # fmt: skip
     if plan.workers > 1:
         work = plan.computed + plan.copied + plan.samples * plan.max_tokens
-        rows.append((f"{plan.workers:,} workers", f"about {plan.copied:,} prompt tokens once more, "
-                     f"for several need them: {plan.copied / work:.2%} of all work"))  # fmt: skip
+        rows.append((f"{plan.workers:,} workers", f"about {plan.copied:,} prompt tokens computed "
+                     f"again by other workers: {plan.copied / work:.2%} of all work"))  # fmt: skip
     if plan.ranks > 1:
         rows.append((f"{plan.ranks:,} ranks", f"{size(plan.weights_bytes)} of weights on each, and "
                      "KV as above"))  # fmt: skip

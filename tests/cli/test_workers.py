@@ -30,5 +30,5 @@ def test_plan_tells_the_price_of_workers(sharegen: Command, job: list[object]) -
     two, one = (sharegen("plan", *job[1:-2], "--workers", count) for count in (2, 1))
     assert two.code == one.code == 0, two.err
     [line] = [line for line in two.out.splitlines() if line.startswith("2 workers")]
-    assert "prompt tokens once more" in line and "in each of 2 workers" in two.out
-    assert "once more" not in one.out
+    assert "computed again by other workers" in line and "in each of 2 workers" in two.out
+    assert "computed again" not in one.out

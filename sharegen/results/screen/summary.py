@@ -118,7 +118,7 @@ def _numbers(
         if again := stats.get("prompt_tokens_recomputed"):
             times += f"; {again:,} of them again, as the KV cache was too small"
         if again := stats.get("prompt_tokens_resumed"):
-            times += f"; {again:,} once more, as the job was continued"
+            times += f"; {again:,} again, as the job was continued"
         table.add_row("[dim]prompt tokens[/]",
                       f"{asked:,} asked, [bold]{computed:,} computed[/] ({times})")  # fmt: skip
     plan = stats.get("plan")
@@ -137,7 +137,7 @@ def _numbers(
     if stats.get("preemptions"):
         swaps, replayed = stats.get("swaps", 0), stats.get("tokens_replayed", 0)
         table.add_row("[dim]preemptions[/]", f"{stats['preemptions']:,}, {swaps:,} swapped to host "
-                      f"memory; {replayed:,} tokens fed again")  # fmt: skip
+                      f"memory; {replayed:,} tokens replayed")  # fmt: skip
     if stats.get("shrinks"):
         table.add_row("[dim]out of memory[/]",
                       f"{stats['shrinks']:,} times: it went on with smaller batches")  # fmt: skip
