@@ -127,7 +127,7 @@ A GGUF file is given as `--model FILE.gguf` or `LLM("FILE.gguf")`; it needs
 `pip install 'sharegen[gguf]'`, or the packages `gguf` and `accelerate`. Refused in one line: an
 architecture that transformers does not read from GGUF files, a file that is cut short, a tensor of
 a kind that is not known, a tokenizer that transformers cannot make of it, and positions that the
-file scales (YaRN, Llama 3's), for transformers would leave the scaling out.
+file scales in another way than Llama 3 does (YaRN, long RoPE): transformers would leave it out.
 
 ## The table
 

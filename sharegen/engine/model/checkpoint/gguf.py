@@ -7,6 +7,8 @@ https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
 from __future__ import annotations
 
+import copy
+import math
 import struct
 from collections import Counter
 from collections.abc import Iterator
@@ -27,7 +29,14 @@ _SCALARS = "BbHhIif?__QqdQ"  # struct's letter by the number of a metadata type
 _STRING, _ARRAY = 8, 9
 _MOST = 2**24  # entries of the metadata, items of an array, tensors: more than any file has
 _MOST_TEXT = 2**26  # bytes of a string
-_UNSCALED = (None, "none", "linear")
+_UNSCALED = (None, "none")
+_FACTORS = "rope_freqs.weight"
+_LLAMA3 = {
+    "rope_type": "llama3",
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
 _PLAIN = ("F32", "F16", "BF16", "F64")
 
 
@@ -61,13 +70,45 @@ def check_gguf(file: Path) -> None:
     if not isinstance(architecture, str):
         raise ModelError(f"{file}: names no architecture (general.architecture)")
     scaling = header.metadata.get(f"{architecture}.rope.scaling.type")
-    factors = any(tensor.name.startswith("rope_f") for tensor in header.tensors)
-    if scaling not in _UNSCALED or factors:
-        how = "frequencies of its own" if factors else str(scaling)
-        raise ModelError(
-            f"{file}: scales its positions ({how:.40}), which transformers does not read from GGUF "
-            "files: give the model's folder in safetensors"
-        )
+    if scaling not in _UNSCALED:
+        raise _scaled_otherwise(file, str(scaling))
+    if any(tensor.name.startswith("rope_factors") for tensor in header.tensors):
+        raise _scaled_otherwise(file, "longrope")
+
+
+def _scaled_otherwise(file: Path, how: str) -> ModelError:
+    return ModelError(
+        f"{file}: scales its positions ({how:.40}), which transformers does not read from GGUF "
+        "files: give the model's folder in safetensors"
+    )
+
+
+def scale_positions(file: Path, config: Any) -> None:
+    """Scale the positions of a config as the file does, where transformers passes that over.
+
+    Files of Llama 3.1 and later have a factor for each frequency, and not what it comes from.
+    Raises ModelError for factors that are none of Llama 3's.
+    """
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    header = read_header(file)
+    tensor = next((each for each in header.tensors if each.name == _FACTORS), None)
+    if tensor is None:
+        return
+    with file.open("rb") as stream:
+        stream.seek(header.data + tensor.start)
+        content = bytearray(stream.read(4 * math.prod(tensor.shape)))
+    factors = torch.frombuffer(content, dtype=torch.float32)
+    own = config.rope_parameters
+    rope = _LLAMA3 | {"rope_theta": own["rope_theta"], "factor": round(float(factors.max()), 3)}
+    changed = copy.deepcopy(config)
+    changed.rope_parameters = rope
+    scaled, _ = ROPE_INIT_FUNCTIONS["llama3"](changed, torch.device("cpu"))
+    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
+    plain = own["rope_theta"] ** -exponents
+    if factors.shape != scaled.shape or not torch.allclose(plain / scaled, factors, rtol=1e-3):
+        raise _scaled_otherwise(file, "factors of its own")
+    config.rope_parameters = rope
 
 
 def kinds_of(file: Path) -> str:
@@ -178,9 +219,7 @@ def _check_tensors(file: Path, header: GGUFHeader) -> None:
                 f"{file}: {tensor.name} is of ggml type {tensor.kind}, which is not known: give "
                 "another quantisation of the model"
             ) from None
-        count = 1
-        for length in tensor.shape:
-            count *= length
+        count = math.prod(tensor.shape)
         if header.data + tensor.start + count // numbers * bytes_of_block > size:
             raise ModelError(f"{file}: is cut short in {tensor.name}: fetch it anew")
         if not _is_read(kind):

@@ -30,7 +30,7 @@ from transformers import AutoConfig
 
 from sharegen.common.hub import hub_is_reachable
 from sharegen.engine.model.checkpoint.folder import check_folder
-from sharegen.engine.model.checkpoint.gguf import check_gguf, dtype_of
+from sharegen.engine.model.checkpoint.gguf import check_gguf, dtype_of, scale_positions
 from sharegen.errors import ModelError, UsageError
 
 # What transformers is seen to raise for folders and repositories that it cannot load.
@@ -134,6 +134,7 @@ def load_config(source: Source) -> Any:
         config = AutoConfig.from_pretrained(source.origin, **source.arguments)
     if source.gguf is not None:
         config.dtype = dtype_of(source.gguf)
+        scale_positions(source.gguf, config)
     return config
 
 

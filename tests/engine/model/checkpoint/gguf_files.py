@@ -31,12 +31,14 @@ def write_tiny_gguf(
     tokenizer: str = "gpt2",
     architecture: str = "llama",
     without: str = "",
+    factors: torch.Tensor | None = None,
+    theta: float = 10000.0,
     **metadata: str,
 ) -> PreTrainedModel:
     """Write the file, and return the model with the numbers that are in it.
 
     kind: matrices' whose rows are whole blocks of it; the others are F16. without: a tensor that is
-    left out. metadata: more of it, "__" standing for a dot.
+    left out. factors: of its frequencies. metadata: more of it, "__" standing for a dot.
     """
     model = make_tiny("llama")
     config = model.config
@@ -48,7 +50,7 @@ def write_tiny_gguf(
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_rope_dimension_count(config.head_dim)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_rope_freq_base(theta)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     for key, value in metadata.items():
         writer.add_string(key.replace("__", "."), value)
@@ -66,6 +68,8 @@ def write_tiny_gguf(
             writer.add_tensor(written, blocks, raw_dtype=own)
         stored = torch.from_numpy(dequantize(blocks, own).copy()).float()
         parameter.data = _rotated(name, stored, config, back=True)
+    if factors is not None:
+        writer.add_tensor("rope_freqs.weight", factors.numpy())
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

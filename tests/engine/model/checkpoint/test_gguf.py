@@ -10,6 +10,7 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType
 from transformers import AutoModelForCausalLM
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from sharegen import LLM
 from sharegen.engine.core.request import SamplingParams
@@ -22,6 +23,7 @@ from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.errors import ModelError, UsageError
 from tests.engine.jobs import GREEDY, forest, make_engine, requests_of, run
 from tests.engine.model.checkpoint.gguf_files import write_tiny_gguf
+from tests.engine.tiny_models import tiny_config
 
 ROOT = Path(__file__).parents[4]
 
@@ -103,6 +105,25 @@ def test_a_plan_and_an_identity_need_no_weights(file: Path) -> None:
     write_tiny_gguf(file, GGMLQuantizationType.Q4_1)
     assert fingerprint_of_place(file) != loaded.fingerprint
     assert kinds_of(file).startswith("Q4_1")
+
+
+def test_positions_are_scaled_as_llama_3_does(file: Path) -> None:
+    """transformers would leave it out: the file has factors, and not what they come from."""
+    rope = {
+        "rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
+    }  # fmt: skip
+    config = tiny_config("llama")
+    config.rope_parameters = rope
+    scaled, _ = ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"))
+    factors = 5e5 ** (-torch.arange(0, 8, 2) / 8) / scaled
+    write_tiny_gguf(file, factors=factors, theta=5e5)
+    loaded = load_model(file, device="cpu", weights=False)
+    assert loaded.config.rope_parameters == rope
+    write_tiny_gguf(file, factors=factors * 1.5, theta=5e5)
+    assert "scales its positions (factors of its own)" in message(file)
+    write_tiny_gguf(file, factors=factors[:3], theta=5e5)
+    assert "scales its positions (factors of its own)" in message(file)
 
 
 @pytest.mark.parametrize("share", [0.0005, 0.01, 0.3, 0.9, 0.999])

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 from transformers import AutoModelForCausalLM, Mxfp4Config, PreTrainedModel
 
 from sharegen.engine.model.checkpoint import dequantised
+from sharegen.engine.model.checkpoint.source import load_config, locate
 from sharegen.engine.model.checkpoint.unread import Stored
+from sharegen.engine.model.checkpoint.weights import load_weights
+from sharegen.engine.model.fp8 import quantising
 from sharegen.engine.model.fp8.products import E4M3, EMULATE
 from sharegen.engine.model.load import load_model
 from sharegen.errors import ModelError
@@ -23,12 +29,14 @@ SETTINGS = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
 EXPERTS = ("experts.gate_up_proj", "experts.down_proj")
 
 
-def save(folder: Path, spread: int = 3) -> PreTrainedModel:
+def save(folder: Path, spread: int = 3, layers: int = 2) -> PreTrainedModel:
     """A tiny gpt-oss whose experts are in MXFP4, and what it is worth.
 
     spread: how far apart the exponents of a row's groups are.
     """
     config = tiny_config("gpt_oss")
+    config.num_hidden_layers = layers
+    config.layer_types = (config.layer_types * layers)[:layers]
     config.hidden_size = config.intermediate_size = 64
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(config).float().save_pretrained(folder)
@@ -152,3 +160,50 @@ def test_what_is_broken_is_named(tmp_path: Path) -> None:
 
     rewrite(tmp_path, SETTINGS, none)
     assert f"{name}_blocks is quantised, and what it is scaled by is missing" in told()
+
+
+class Meter(TorchDispatchMode):
+    """Counts the bytes of all tensors that are there at a time, and the most of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.most = 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        tree_map_only(torch.Tensor, self._count, out)
+        return out
+
+    def _count(self, tensor: torch.Tensor) -> None:
+        if type(tensor) is not torch.Tensor or tensor.is_meta:
+            return
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key not in self._known:
+            self._known.add(key)
+            self.now += storage.nbytes()
+            self.most = max(self.most, self.now)
+            weakref.finalize(storage, self._gone, key, storage.nbytes())
+
+    def _gone(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.now -= size
+
+
+@pytest.mark.parametrize("quantization", [None, "fp8"])
+def test_memory_holds_the_result_and_one_layer(
+    quantization: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(EMULATE, "1")
+    save(tmp_path, layers=6)
+    for module in (dequantised, quantising):  # pieces as small beside the model as usual
+        monkeypatch.setattr(module, "_PIECE", 2**10)
+    source = locate(tmp_path)
+    config = load_config(source)
+    with warnings.catch_warnings(), Meter() as meter:
+        warnings.simplefilter("ignore")
+        model = load_weights(source, config, torch.bfloat16, torch.device("cpu"), quantization)
+    result = sum(weight.nbytes for weight in model.parameters())
+    layer = sum(weight.numel() * 2 for weight in model.model.layers[0].mlp.experts.parameters())
+    assert 0.9 * result < meter.most < result + layer
