@@ -455,6 +455,12 @@ def serve_load(
         list[int] | None,
         typer.Option(min=1, help="Clients of the table of latencies (repeatable). 1, 8 and 64."),
     ] = None,
+    rate: Annotated[
+        list[float] | None,
+        typer.Option(
+            min=0.001, help="Requests that arrive in a second, at random times (repeatable). None."
+        ),
+    ] = None,
     flag: Annotated[
         list[str] | None,
         typer.Option(help="A flag of `sharegen serve`, as --flag=--device=cpu (repeatable)."),
@@ -466,5 +472,5 @@ def serve_load(
     """
     from benchmarks.serve_load import serve_load as run
 
-    result = run(model, requests, samples, max_tokens, clients or [], flag or [])
+    result = run(model, requests, samples, max_tokens, clients or [], rate or [], flag or [])
     typer.echo(json.dumps(result))

@@ -16,6 +16,7 @@ from typing import Any
 
 from openai import AsyncOpenAI
 
+from benchmarks.arrivals import poisson
 from benchmarks.serving import Spawned, spawned
 from sharegen import LLM, SamplingParams
 from sharegen.workload.recipe import RECIPES
@@ -27,9 +28,15 @@ _EACH = 4  # requests of a client, of which the first is not counted
 
 
 def serve_load(
-    model: str, requests: int, samples: int, max_tokens: int, clients: list[int], flags: list[str]
+    model: str,
+    requests: int,
+    samples: int,
+    max_tokens: int,
+    clients: list[int],
+    rates: list[float],
+    flags: list[str],
 ) -> dict[str, Any]:
-    """Both rates in tokens a second, their ratio, and a row of latencies by clients."""
+    """Both rates in tokens a second, their ratio, and latencies by clients and by arrivals."""
     prompts = [prompt for prompt in _prompts(-(-requests // samples)) for _ in range(samples)]
     prompts = prompts[:requests]
     with spawned(model, *flags) as server:
@@ -41,6 +48,9 @@ def serve_load(
             asyncio.run(_latencies(server, model, prompts, count, max_tokens))
             for count in clients or _CLIENTS
         ]
+        arrivals = [
+            asyncio.run(_arriving(server, model, prompts, rate, max_tokens)) for rate in rates
+        ]
     own_seconds, own_tokens = _by_llm(model, prompts, samples, max_tokens)
     rate, own = tokens / seconds, own_tokens / own_seconds
     names = ("prompt_tokens_total", "prompt_tokens_computed_total")
@@ -50,7 +60,7 @@ def serve_load(
         "serve": {"seconds": seconds, "tokens": tokens, "tokens_per_second": rate,
                   "prompt_tokens": asked, "prompt_tokens_computed": computed},
         "llm": {"seconds": own_seconds, "tokens": own_tokens, "tokens_per_second": own},
-        "ratio": rate / own, "latency": table,
+        "ratio": rate / own, "latency": table, "arrivals": arrivals,
     }  # fmt: skip
 
 
@@ -107,6 +117,33 @@ async def _latencies(
     async with AsyncOpenAI(base_url=server.url, api_key="none", timeout=3600) as client:
         await asyncio.gather(*(ask(client, number) for number in range(clients)))
     return {"clients": clients, "first_token_ms": _points(firsts), "token_ms": _points(each)}
+
+
+async def _arriving(
+    server: Spawned, model: str, prompts: list[str], rate: float, max_tokens: int
+) -> dict[str, Any]:
+    """Normalised latency, seconds from arrival to end by the tokens, of requests at random times.
+
+    Source: ChunkAttention (2402.15220), figure 5: Poisson arrivals, `rate` a second on average.
+    """
+    loop = asyncio.get_running_loop()
+    begin = loop.time() + 0.1
+    found: list[float] = []
+
+    async def ask(client: AsyncOpenAI, at: float, prompt: str) -> None:
+        await asyncio.sleep(begin + at - loop.time())
+        answer = await client.completions.create(
+            model=model, prompt=prompt, max_tokens=max_tokens, extra_body={"ignore_eos": True}
+        )
+        assert answer.usage is not None
+        found.append((loop.time() - begin - at) / answer.usage.completion_tokens)
+
+    async with AsyncOpenAI(base_url=server.url, api_key="none", timeout=3600) as client:
+        times = poisson(rate, len(prompts), seed=0)
+        await asyncio.gather(*(ask(client, *one) for one in zip(times, prompts, strict=True)))
+    normalised = {"mean": round(1e3 * statistics.fmean(found), 2)}
+    normalised |= _points([1e3 * value for value in found])
+    return {"rate": rate, "requests": len(prompts), "normalised_ms": normalised}
 
 
 def _points(values: list[float]) -> dict[str, float]:

@@ -22,9 +22,8 @@ from sharegen.prompts import Requests
 from sharegen.results.export.openai import Endpoint
 from sharegen.serve.faults import Refusal
 from sharegen.serve.limits import Limits
-from sharegen.workload.clock import Clock
+from sharegen.serve.tokens import Tokens
 from sharegen.workload.configuration import Configuration
-from sharegen.workload.prompt import asked_each
 from sharegen.workload.request_body import Refused, refused
 from sharegen.workload.requests import asked_by
 
@@ -99,6 +98,7 @@ class Reader:
     ) -> None:
         self._configuration = configuration
         self._tokenizer = tokenizer
+        self._tokens = Tokens(tokenizer)
         self._names = names
         self.context = context
         self._limits = limits
@@ -142,7 +142,7 @@ class Reader:
                 f"{self._limits.choices:,} that this server takes in a request (--max-choices)",
                 "n",
             )
-        prompts = self._tokens(asked.prompts)
+        prompts = self._tokens.of(asked.prompts)
         is_said = any(
             body.get(name) is not None for name in ("max_tokens", "max_completion_tokens")
         )
@@ -159,14 +159,6 @@ class Reader:
                 "model",
                 "model_not_found",
             )
-
-    def _tokens(self, prompts: Any) -> list[list[int]]:
-        found = []
-        for each in asked_each(prompts, self._tokenizer, Clock.now()):
-            if isinstance(each, ModelError):
-                raise each
-            found.append(list(each.ids))
-        return found
 
     def _bounded(self, params: SamplingParams, longest: int, is_said: bool) -> SamplingParams:
         """The parameters with no more tokens than the server draws.

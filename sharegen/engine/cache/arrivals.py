@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from sharegen.engine.cache.prefix_cache import PrefixCache
 from sharegen.engine.cache.prefix_tree import Node, PrefixTree, Tokens, common_prefix
 from sharegen.engine.core.request import Request
@@ -33,53 +35,74 @@ def with_splits(cache: PrefixCache[Any], requests: Sequence[Request]) -> list[Re
     """
     arrays = [request.tokens for request in requests]
     leaves = PrefixTree(cache.pool.block_size).insert(arrays)
+    standing = _Standing(cache)
     if not cache.states.are_kept:
         for tokens in arrays:
-            _cut(cache, tokens)
+            standing.cut(tokens)
     found = []
-    for request, leaf in zip(requests, leaves, strict=True):
-        above = [node.end for node in _standing(cache, request.tokens)]
+    for request, tokens, leaf in zip(requests, arrays, leaves, strict=True):
+        above = [node.end for node in standing.path(tokens)]
         place = above[-1] if above else 0
         least = place + cache.pool.block_size
         own = [end for end in leaf.splits() if end >= least or end == leaf.end]
-        found.append(replace(request, splits=[*above, *own]))
+        split = replace(request, splits=[*above, *own])
+        vars(split)["tokens"] = tokens  # which take a while to make
+        found.append(split)
     return found
 
 
-def _standing(cache: PrefixCache[Any], tokens: Tokens) -> list[Node]:
-    """The nodes from the root down that a prompt has whole, and goes on beyond.
+class _Standing:
+    """What stands in the tree, looked through for the prompts of one call."""
 
-    What is shorter than a block is the end of a prompt, and no node that others go on from.
-    """
-    path: list[Node] = []
-    while True:
-        start = path[-1].end if path else 0
-        for child in cache.tree.children_of(path[-1] if path else None, int(tokens[start])):
-            end = start + child.length
-            if child.length < cache.pool.block_size or end >= len(tokens):
-                continue
-            if common_prefix(child.tokens, tokens[start:end]) == child.length:
-                path.append(child)
-                break
-        else:
-            return path
+    def __init__(self, cache: PrefixCache[Any]) -> None:
+        self._cache = cache
+        self._block = cache.pool.block_size
+        self._below: dict[Node | None, dict[int, list[Node]]] = {}  # by their first tokens
 
+    def _begin_with(self, parent: Node | None, token: int) -> Sequence[Node]:
+        """The nodes below one, or the roots, that begin with a token and may be shared."""
+        below = self._below.get(parent)
+        if below is None:
+            below = self._below[parent] = {}
+            for child in self._cache.tree.shared_below(parent):
+                below.setdefault(int(child.tokens[0]), []).append(child)
+        return below.get(token, ())
 
-def _cut(cache: PrefixCache[Any], tokens: Tokens) -> None:
-    """Cut the node that a prompt shares the beginning of, where it does and that pays."""
-    path = _standing(cache, tokens)
-    parent = path[-1] if path else None
-    rest = tokens[parent.end if parent else 0 :]
-    block, best, most = cache.pool.block_size, None, 0
-    for child in cache.tree.children_of(parent, int(rest[0])):
-        # The logits of its last token are gone, so that one is the prompt's own; and what others
-        # go on from stays a node of a block at least.
-        shared = min(common_prefix(child.tokens, rest), len(rest) - 1)
-        shared = min(shared, child.length - (block if child.children else 1)) // block * block
-        if shared > most and cache.may_split(child):
-            best, most = child, shared
-    if best is not None and len(path) + _height(best) < MOST_LEVELS:
-        cache.split(best, most)
+    def path(self, tokens: Tokens) -> list[Node]:
+        """The nodes from the root down that a prompt has whole, and goes on beyond.
+
+        What is shorter than a block is the end of a prompt, and no node that others go on from.
+        """
+        path: list[Node] = []
+        while True:
+            start = path[-1].end if path else 0
+            for child in self._begin_with(path[-1] if path else None, int(tokens[start])):
+                end = start + child.length
+                if child.length < self._block or end >= len(tokens):
+                    continue
+                if np.array_equal(child.tokens, tokens[start:end]):
+                    path.append(child)
+                    break
+            else:
+                return path
+
+    def cut(self, tokens: Tokens) -> None:
+        """Cut the node that a prompt shares the beginning of, where it does and that pays."""
+        path = self.path(tokens)
+        parent = path[-1] if path else None
+        rest = tokens[parent.end if parent else 0 :]
+        best, most = None, 0
+        for child in self._begin_with(parent, int(rest[0])):
+            # The logits of its last token are gone, so that one is the prompt's own; and what
+            # others go on from stays a node of a block at least.
+            shared = min(common_prefix(child.tokens, rest), len(rest) - 1)
+            least = self._block if child.children else 1
+            shared = min(shared, child.length - least) // self._block * self._block
+            if shared > most and self._cache.may_split(child):
+                best, most = child, shared
+        if best is not None and len(path) + _height(best) < MOST_LEVELS:
+            self._cache.split(best, most)
+            self._below.pop(parent)
 
 
 def _height(node: Node) -> int:

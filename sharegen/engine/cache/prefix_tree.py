@@ -206,11 +206,9 @@ class PrefixTree:
         """Take out all nodes."""
         self.root_nodes.clear()
 
-    def children_of(self, node: Node | None, token: int) -> Iterator[Node]:
-        """The nodes below one, or the roots, that begin with a token and may be shared."""
-        for child in self._children(node):
-            if child.tokens[0] == token and not child.fork and not child.alone:
-                yield child
+    def shared_below(self, node: Node | None) -> Iterator[Node]:
+        """The nodes below one, or the roots, that may be shared."""
+        return (each for each in self._children(node) if not each.fork and not each.alone)
 
     def split(self, node: Node, length: int) -> Node:
         """Put a new node of the first `length` tokens above a standing one; returns the new one.

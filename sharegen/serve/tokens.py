@@ -1,0 +1,52 @@
+"""Prompts as token ids: what is asked again, as groups of samples are, is tokenised once."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+from sharegen.errors import ModelError
+from sharegen.workload.clock import Clock
+from sharegen.workload.prompt import Prompt, asked_each
+
+_MOST_TOKENS = 1 << 20
+"""That are remembered, with their texts; the least recently asked are forgotten first."""
+
+
+class Tokens:
+    """The token ids of prompts, under one tokenizer."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._known: OrderedDict[str, list[int]] = OrderedDict()
+        self._held = 0
+
+    def of(self, prompts: Sequence[Prompt]) -> list[list[int]]:
+        """Those of each prompt. Raises the first ModelError of a chat that has none."""
+        return [self._of(prompt) for prompt in prompts]
+
+    def _of(self, prompt: Prompt) -> list[int]:
+        if isinstance(prompt.content, tuple):
+            return list(prompt.content)
+        name = json.dumps(prompt.identity)
+        known = self._known.get(name)
+        if known is not None:
+            self._known.move_to_end(name)
+            return known
+        clock = Clock.now()
+        [found] = asked_each([prompt], self._tokenizer, clock)
+        if isinstance(found, ModelError):
+            raise found
+        ids = list(found.ids)
+        if not clock.is_read:  # what writes the time says something else tomorrow
+            self._remember(name, ids)
+        return ids
+
+    def _remember(self, name: str, ids: list[int]) -> None:
+        self._known[name] = ids
+        self._held += len(ids)
+        while self._held > _MOST_TOKENS:
+            _, oldest = self._known.popitem(last=False)
+            self._held -= len(oldest)

@@ -1,0 +1,50 @@
+"""Prompts that are asked again are tokenised once, and those of a clock are not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sharegen.errors import ModelError
+from sharegen.serve import tokens
+from sharegen.serve.tokens import Tokens
+from sharegen.workload.prompt import Prompt, tokenise
+from tests.tiny import tiny_tokenizer
+
+CHAT = Prompt([{"role": "user", "content": "Tom"}], "Tom")
+
+
+@pytest.fixture
+def tokenizer() -> Any:
+    return tiny_tokenizer()
+
+
+def test_ids_are_those_of_a_job(tokenizer: Any) -> None:
+    prompts = [Prompt("Tom has 3", ""), CHAT, Prompt((5, 6), ""), Prompt("Tom has 3", "")]
+    found = Tokens(tokenizer).of(prompts)
+    assert found == [list(ids) for ids in tokenise(prompts, tokenizer)]
+    assert found[0] is found[3]
+
+
+def test_the_least_recently_asked_is_forgotten(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [Prompt(f"Tom has {n}", "") for n in range(9)]
+    monkeypatch.setattr(tokens, "_MOST_TOKENS", 20)
+    known = Tokens(tokenizer)
+    ids = known.of(texts)
+    assert known._held == sum(map(len, known._known.values())) <= 20
+    assert list(known._known.values()) == ids[-len(known._known) :]
+
+
+def test_a_chat_that_writes_the_date_is_made_anew(tokenizer: Any) -> None:
+    tokenizer.chat_template = "{{ strftime_now('%Y') }}{{ messages[0].content }}"
+    known = Tokens(tokenizer)
+    assert known.of([CHAT]) == known.of([CHAT]) and not known._known
+
+
+def test_a_chat_that_the_template_refuses(tokenizer: Any) -> None:
+    tokenizer.chat_template = "{{ raise_exception('no') }}"
+    with pytest.raises(ModelError, match="refused"):
+        Tokens(tokenizer).of([CHAT])
