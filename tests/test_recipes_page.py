@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -90,14 +91,17 @@ def pieces() -> Iterator[dict[str, Any]]:
             lines.append(line)
 
 
-def jobs() -> Iterator[dict[str, Any]]:
+@cache
+def jobs() -> list[dict[str, Any]]:
     """What the page's pieces and recipes say of a job, each preset by itself."""
+    found = []
     recipes = [yaml.safe_load(text) for name, text in FILES if name.endswith("yaml")]
     for values in [*pieces(), *recipes]:
         gold = {"answer": {"gold": values.pop("gold")}} if "gold" in values else {}
         for preset in [{}, *values.pop("presets", {}).values()]:
             job = merge(merge(values, gold), preset)
-            yield {key: value for key, value in job.items() if key in Job.model_fields}
+            found.append({key: value for key, value in job.items() if key in Job.model_fields})
+    return found
 
 
 def test_every_piece_of_a_recipe_on_the_page_is_one() -> None:
