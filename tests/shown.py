@@ -60,6 +60,8 @@ def split(line: str) -> list[str]:
 def parse(line: str) -> None:
     """Parse a command's arguments as running it would; raises what wrong usage raises."""
     path, command, arguments = _found(line)
+    if arguments[-1:] == ["--help"]:
+        return
     command.make_context(" ".join(path), arguments)
 
 
