@@ -304,16 +304,25 @@ def delta_rule_step(
     states: torch.Tensor, read: torch.Tensor, write: torch.Tensor,
     kept: torch.Tensor | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """The output [n, heads, V] of one token of each of n sequences; their states go on by it.
+    """Apply the rule to one token of each of n sequences; their states go on by it.
 
-    q, k: [n, key heads, K], each of which serves as many neighbouring heads; v: [n, heads, V];
-    decay: log, [n, heads] or [n, heads, K]; beta: [n, heads]. states: float32 [slots, heads, K, V];
-    read, write: [n] slots. Queries and keys are made unit vectors, and queries divided by sqrt(K).
-    A slot that is written may be another sequence's to read only if both are thrown away.
+    Queries and keys are made unit vectors, and queries divided by sqrt(K). A slot that is written
+    may be another sequence's to read only if both are thrown away.
 
-    kept: int32 [n], for decays that are one a head. A sequence with so many tokens in its slot
-    `write`, 0 or more and fewer than `room_for_tokens`, keeps this one there, too, and leaves the
-    state in its slot `read` as it is; with -1 its state is read from `read` and written to `write`.
+    Args:
+        q, k: [n, key heads, K]; each head serves as many neighbouring heads of v.
+        v: [n, heads, V].
+        decay: [n, heads] or [n, heads, K], its logarithm.
+        beta: [n, heads].
+        states: [slots, heads, K, V] float32.
+        read, write: [n], slots.
+        kept: [n] int32, for decays that are one a head. A sequence with so many tokens in its slot
+            `write`, 0 or more and fewer than `room_for_tokens`, keeps this one there, too, and
+            leaves the state in its slot `read` as it is. With -1 its state is read from `read` and
+            written to `write`.
+
+    Returns:
+        [n, heads, V] in v's dtype.
     """
     count, heads, v_size = v.shape
     key_heads, size = k.shape[1:]
@@ -372,8 +381,11 @@ def settle(
 ) -> None:  # fmt: skip
     """Write the states of sequences over the tokens that they keep, in some layers.
 
-    states: [layers, slots, heads, K, V]; of a layer, and read and write, as `delta_rule_step` has
-    them; kept: int32 [n], 0 or less where nothing is to be done. key_heads, dtype: of the keys.
+    Args:
+        states: [layers, slots, heads, K, V], each layer's as `delta_rule_step` takes them.
+        read, write: [n], slots, as `delta_rule_step` takes them.
+        kept: [n] int32, tokens that become the state; 0 or less where nothing is to be done.
+        key_heads, dtype: of the keys.
     """
     layers, _, heads, size, v_size = states.shape
     assert states[0, 0].is_contiguous() and states.dtype == torch.float32

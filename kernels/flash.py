@@ -179,10 +179,18 @@ class _OwnKeys:
 class FlashSuffixPlan:
     """Which rows' own blocks are read together in this step; made once, used by every layer.
 
-    block_tables: [rows, max_blocks]; prefix_length, position: [rows] of the batch, on a CPU. A dead
-    row is not in the order. token_numbers: of one token's keys in a layer, at most.
-    rows: those in tree order that have keys, the parts' one after the other. place: [rows in tree
-    order] where the result of each is: 0 is that of no keys, those of `rows` follow.
+    Args:
+        plan: the nodes above the rows, and the rows in tree order; a dead row is not in the order.
+        block_size: tokens of a block.
+        block_tables: [rows, max_blocks], on a CPU as the next two.
+        prefix_length: [rows], tokens above the row's own.
+        position: [rows], of the query.
+        token_numbers: the most numbers of one token's keys in a layer.
+
+    Attributes:
+        rows: the rows in tree order that have keys, one part's after the other's.
+        place: [rows in tree order], where the result of each is: 0 is that of no keys, those of
+            `rows` follow.
     """
 
     def __init__(

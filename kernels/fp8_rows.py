@@ -21,10 +21,15 @@ _NUMBERS = 32  # of them for each thread
 
 @dataclass(frozen=True)
 class FP8Rows:
-    """Where rows go. numbers: [T, K] in e4m3; scales: [T, 1] in float32: the row is their product.
+    """Rows in FP8, each with a scale.
 
     The largest number of each row becomes e4m3's largest, or where it is below `least` that. A row
     that holds NaN or an infinite number has a scale that is none.
+
+    Args:
+        numbers: [T, K] in e4m3.
+        scales: [T, 1] float32; a row is its numbers times its scale.
+        least: the least that a row's largest number is taken for.
     """
 
     numbers: torch.Tensor

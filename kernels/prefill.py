@@ -40,6 +40,13 @@ class PrefillPlan:
     """One prefill batch's work on the device: the plan of the nodes, the tiles of the chunks.
 
     Prefill is not captured, so everything may change size with the batch.
+
+    Args:
+        shape: of the layers that the plan is for.
+        max_tokens: the most tokens of a batch.
+        device: where the plan lies.
+        tile: of the chunks; by default one for their length.
+        shared_tile: of the shared nodes; by default the one for many rows.
     """
 
     def __init__(

@@ -132,8 +132,13 @@ class _SuffixStep:
 class SuffixPlan:
     """Which suffix blocks are read together in this step; made once and used by every layer.
 
-    block_tables: [rows, max_blocks]; prefix_length, position: [rows] of the batch. A dead row has
-    position = prefix_length - 1 and is not in the order.
+    Args:
+        plan: the nodes above the rows, and the rows in tree order.
+        block_size: tokens of a block.
+        block_tables: [rows, max_blocks].
+        prefix_length: [rows], tokens above the row's own.
+        position: [rows], of the query. A dead row has position = prefix_length - 1 and is not in
+            the order.
     """
 
     def __init__(

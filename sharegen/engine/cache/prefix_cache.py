@@ -29,14 +29,21 @@ Kept = TypeVar("Kept", bound=Suffix)
 class PrefixCache(Generic[Kept]):
     """The tree, and what is stored of its nodes.
 
-    states: slots for the states of nodes, and of rows.
-    stored: the KV of every node that someone holds, and of the idle. idle: nodes that nobody holds,
-    the least recently used first, a child before its parent. kept: suffixes of samples that have
-    ended, there for forks, the oldest first. tokens_computed: of prompts, so far;
-    tokens_recomputed: of these, the ones whose KV had been given up. tokens_found: of nodes that
-    were idle when someone came for them. awaited: places of nodes that have their blocks and whose
-    tokens are still to be computed. keeps_leaves: whether a node where one prompt ended stays, too,
-    as the next prompt may begin like it; by default such a node goes at once.
+    Args:
+        pool: the blocks of the KV cache.
+        tree: an empty tree, which says what prompts share; by default all that is worth it.
+        states: slots for the states of nodes, and of rows, where a model keeps any.
+
+    Attributes:
+        stored: the KV of every node that someone holds, and of the idle ones.
+        idle: nodes that nobody holds, the least recently used first, a child before its parent.
+        kept: suffixes of samples that have ended, there for forks, the oldest first.
+        tokens_computed: tokens of prompts that were computed so far.
+        tokens_recomputed: those of them whose KV had been given up.
+        tokens_found: tokens of nodes that were idle when someone came for them.
+        awaited: places of nodes that have their blocks and whose tokens are still to be computed.
+        keeps_leaves: whether a node where one prompt ended stays, too, as the next prompt may begin
+            like it; by default such a node goes at once.
     """
 
     def __init__(
@@ -61,9 +68,14 @@ class PrefixCache(Generic[Kept]):
     # -- prompts ------------------------------------------------------------------------------
 
     def insert(self, requests: Seq[Request], splits: Seq[Seq[int]] | None = None) -> list[Node]:
-        """Put prompts into the tree; returns the node where each ends, held by no one yet.
+        """Put prompts into the tree.
 
-        splits: where the path of each is split, unless the requests say it.
+        Args:
+            requests: the requests of the prompts.
+            splits: where the path of each is split, unless the requests say it.
+
+        Returns:
+            For each request the node where its prompt ends, held by no one yet.
         """
 
         def joins(node: Node, standing: Node) -> bool:
@@ -95,7 +107,7 @@ class PrefixCache(Generic[Kept]):
                 self._remove(node)
 
     def hold(self, leaf: Node) -> None:
-        """The path has one user more."""
+        """Note one more user of the path down to a leaf."""
         for node in leaf.path():
             if node not in self.stored:
                 self.stored[node] = self._unplaced(node)
@@ -105,8 +117,10 @@ class PrefixCache(Generic[Kept]):
             self.stored[node].users += 1
 
     def release(self, leaf: Node) -> None:
-        """The path has one user less; what others may come for is idle without users, the rest goes
-        with its blocks."""
+        """Note one user less of the path down to a leaf.
+
+        Nodes without users are idle where others may come for them; the rest goes with its blocks.
+        """
         for node in reversed(leaf.path()):
             kv = self.stored[node]
             kv.users -= 1

@@ -15,15 +15,21 @@ _NO_BLOCKS: Blocks = np.empty(0, dtype=np.int32)
 class NodeKV:
     """The KV of one node, as long as someone uses it.
 
-    pool_blocks: how many blocks of the pool one block of the node takes: 1 where it is an FP8
-    block, else the pool's `blocks_per_full`. fp8: whether its blocks are FP8 blocks, as those of
-    one sample's own tokens are.
-    users: requests with unfinished samples, and kept sequences, whose path passes through the node.
-    blocks: of the pool, where it lies, none before it is placed; contiguous: whether they are one
-    ascending run.
-    state: the slot of the states after the tokens that have been prefilled, where there are mixers.
-    computed: tokens that have been prefilled; lost: how many had been when the KV was given up.
-    logprobs: of the node's tokens, where a request wants them.
+    Args:
+        pool_blocks: how many blocks of the pool one block of the node takes: 1 where it is an FP8
+            block, else the pool's `blocks_per_full`.
+        fp8: whether its blocks are FP8 blocks, as those of one sample's own tokens are.
+
+    Attributes:
+        users: requests with unfinished samples, and kept sequences, whose path passes through the
+            node.
+        blocks: the blocks of the pool where it lies, none before it is placed.
+        contiguous: whether these are one ascending run.
+        state: the slot of the states after the tokens that have been prefilled, if there are
+            mixers.
+        computed: tokens that have been prefilled.
+        lost: how many had been when the KV was given up.
+        logprobs: the log-probabilities of the node's tokens, where a request wants them.
     """
 
     __slots__ = ("blocks", "computed", "contiguous", "fp8", "logprobs", "lost", "pool_blocks",

@@ -23,9 +23,12 @@ Int64 = npt.NDArray[np.int64]
 class Drawing:
     """How the tokens of one sample are drawn.
 
-    key: of the sample's random stream (`random_key.row_key`). prompt: int32, the prompt's tokens
-    where the params look at them (`SamplingParams.reads_prompt`), else empty. beam_width: of the
-    beam search that the row is part of, 0 where it is drawn from by itself.
+    Args:
+        params: the sample's sampling parameters.
+        key: the key of its random stream (`random_key.row_key`).
+        prompt: the prompt's tokens where the params look at them (`SamplingParams.reads_prompt`),
+            else empty.
+        beam_width: of the beam search that the row is part of, 0 without one.
     """
 
     params: SamplingParams
@@ -38,8 +41,10 @@ class Drawing:
 class TokenMasks:
     """Which tokens some places of a batch may draw.
 
-    places: [n] of the drawings of a prefill batch, or rows; which: [n] the mask of each. masks:
-    [m, ceil(V / 8)], of which bit j of byte i is set where token 8 * i + j may be drawn.
+    Args:
+        places: [n], drawings of a prefill batch, or rows of a decoding step.
+        which: [n], the mask of each place.
+        masks: [m, ceil(V / 8)]; bit j of byte i is set where token 8 * i + j may be drawn.
     """
 
     places: Int64
@@ -51,8 +56,10 @@ class TokenMasks:
 class WantedLogprobs:
     """What a prefill batch is to say about prompt tokens.
 
-    rows: [n] rows of the batch; tokens: [n] the prompt token that follows each one; top: how many
-    of the likeliest tokens.
+    Args:
+        rows: [n], rows of the batch.
+        tokens: [n], the prompt token that follows each of the rows.
+        top: how many of the likeliest tokens are wanted.
     """
 
     rows: Int64
@@ -64,7 +71,10 @@ class WantedLogprobs:
 class MixedChunks:
     """Chunks of equal length that mixers take as one batch of sequences.
 
-    starts: [n] first rows; length: in rows. read, write: [n] slots of the states before and after.
+    Args:
+        starts: [n], the first row of each chunk.
+        length: rows of a chunk.
+        read, write: [n], the slots of the states before and after.
     """
 
     starts: Int64
@@ -77,8 +87,9 @@ class MixedChunks:
 class Swaps:
     """Blocks of samples' own tokens that go to host memory before a step, and that come back.
 
-    out: [n, 2] (block, slot of the host), of blocks that the step itself may write to. back: [n, 2]
-    (slot, block), after these; to blocks that only later steps read.
+    Args:
+        out: [n, 2] (block, slot of the host); the step itself may write to these blocks.
+        back: [n, 2] (slot, block), copied after these, to blocks that only later steps read.
     """
 
     out: Int64
@@ -89,17 +100,21 @@ class Swaps:
 class PrefillBatch:
     """Chunks of prompt nodes that are packed into one batch, parents before children.
 
-    token_ids, positions, slots: [T] the tokens, their positions and where their KV goes; fp8:
-    [T] whether that is a slot of FP8 blocks.
-    chunk_starts: [num_chunks + 1] rows of the chunks. layout: what the rows attend to besides
-    their own chunk.
-    logit_rows: [num_prompts] rows of the last tokens of prompts. drawings: [num_samples] the
-    samples whose first tokens are drawn, and prompts: [num_samples] from which of logit_rows.
-    logprobs: what is wanted of the prompts' own tokens, or None. masks: of the drawings that have
-    one, or None.
-    mixed: all chunks, in an order in which mixers find the states that they go on from; empty for a
-    model that keeps none.
-    swaps: between the KV cache and host memory, or None.
+    Args:
+        token_ids: [T].
+        positions: [T], of each token in its prompt.
+        slots: [T], where the tokens' KV goes.
+        fp8: [T], whether that is a slot of FP8 blocks.
+        chunk_starts: [num_chunks + 1], where each chunk begins.
+        layout: what the rows attend to besides their own chunk.
+        logit_rows: [num_prompts], rows of the last tokens of prompts.
+        drawings: [num_samples], the samples whose first tokens are drawn.
+        prompts: [num_samples], from which of logit_rows each is drawn.
+        logprobs: what is wanted of the prompts' own tokens, or None.
+        mixed: all chunks, in an order in which mixers find the states that they go on from; empty
+            for a model that keeps none.
+        masks: masks of the drawings that have one, or None.
+        swaps: copies between the KV cache and host memory, or None.
     """
 
     token_ids: Int64
@@ -119,24 +134,33 @@ class PrefillBatch:
 
 @dataclass(frozen=True)
 class DecodeBatch:
-    """One token for every running sequence; rows are places in the batch.
+    """A step of one token for every running sequence; rows are places in the batch.
 
-    num_rows: rows up to the last live one.
-    moves: [n, 2] (from, to) rows to copy first. changed: [n] rows whose tables, lengths or sequence
-    are new, empty rows included; block_tables [n, max_blocks], prefix_length, position and
-    last_position (of the last input that the row may have) [n] are theirs, and states [n, 3], the
-    slots that the next step reads their states from and writes them to, and those of the states
-    of their prompts.
-    started: [n] rows whose sequence has just joined, and drawings: [n] how theirs are drawn.
-    copies: [n, 2] (from, to) blocks of samples' own tokens to copy: two beams go on from one, and
-    each writes on behind it.
-    growth: [n, 3] (row, column, block) entries added to the block tables of other rows.
-    forced: [n, 3] (row, token, position) inputs that replace the token drawn last: a sequence that
-    just joined, replays what it had drawn before it was preempted, or sat out the step before.
-    resting: [n] rows that sit this step out.
-    layout: the shared nodes, or None where they are those of the step before.
-    masks: of the rows that have one, or None.
-    swaps: between the KV cache and host memory, or None.
+    Each n below is another one.
+
+    Args:
+        num_rows: rows up to the last live one.
+        moves: [n, 2] (from, to), rows to copy first.
+        changed: [n], rows whose tables, lengths or sequence are new, empty rows included; the next
+            five have a row for each of them.
+        block_tables: [n, max_blocks], the blocks of the row's own tokens.
+        prefix_length: [n], tokens of the prompt.
+        position: [n], of the row's next input.
+        last_position: [n], of the last input that the row may have.
+        states: [n, 3], the slots that the next step reads the row's states from and writes them
+            to, and the slot of the states of its prompt.
+        started: [n], rows whose sequence has just joined.
+        drawings: [n], how the tokens of these are drawn.
+        copies: [n, 2] (from, to), blocks of samples' own tokens to copy: two beams go on from one,
+            and each writes on behind it.
+        growth: [n, 3] (row, column, block), entries added to the block tables of other rows.
+        forced: [n, 3] (row, token, position), inputs that replace the token drawn last: a sequence
+            that just joined, replays what it had drawn before it was preempted, or sat out the
+            step before.
+        resting: [n], rows that sit this step out.
+        layout: the shared nodes, or None where they are those of the step before.
+        masks: masks of the rows that have one, or None.
+        swaps: copies between the KV cache and host memory, or None.
     """
 
     num_rows: int

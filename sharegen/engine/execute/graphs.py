@@ -22,9 +22,11 @@ class StepGraphs:
     """One graph for each number of rows and kind of step, all in one memory pool.
 
     A replay overwrites the outputs of the one before. A model that cannot be captured (one whose
-    experts are chosen on the host, say) runs step by step, and a warning says why. ranks: where the
-    model is one rank's shard; a step is captured on all ranks, or on none, and all have room for
-    it.
+    experts are chosen on the host, say) runs step by step, and a warning says why.
+
+    Args:
+        ranks: where the model is one rank's shard. A step is captured on all ranks, or on none.
+        room: agrees between ranks whether there is memory for a capture.
     """
 
     def __init__(self, ranks: Ranks | None = None, room: Room | None = None) -> None:
@@ -48,13 +50,21 @@ class StepGraphs:
     ) -> Outputs:
         """Replay the graph of `step(rows)`; capture it first where there is none.
 
-        A graph of more rows serves as well, their further rows being dead: of fewer rows a graph is
+        A graph of more rows serves as well, their further rows being dead. A graph of fewer rows is
         captured once so many steps have asked for it as its capture takes the time of, and the last
-        rows of a job run in graphs that there are. kind: what else tells graphs apart.
-        generation: when it changes, buffers that the graphs read have moved, and all are stale.
-        changing: tensors that the step both reads and writes. set_aside: changes some of these for
-        the step that is run before the capture, so that it leaves alone what else goes on with
-        every step.
+        rows of a job run in graphs that there are.
+
+        Args:
+            rows: rows of the step.
+            kind: what else tells graphs apart.
+            generation: when it changes, buffers that the graphs read have moved, and all are stale.
+            step: computes a step of so many rows.
+            changing: tensors that the step both reads and writes.
+            set_aside: changes some of these for the step that is run before the capture, so that it
+                leaves alone what else goes on with every step.
+
+        Returns:
+            The step's outputs, which the next replay overwrites.
         """
         if generation != self._generation:
             self.clear()

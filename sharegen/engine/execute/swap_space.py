@@ -61,7 +61,12 @@ def open_swap_space(
 class SwapSpace:
     """Host memory of `num_slots` slots, pinned beside a GPU, for the blocks of one KV cache.
 
-    Raises RuntimeError where so much memory cannot be had.
+    Args:
+        cache: the KV cache.
+        num_slots: how many blocks host memory holds.
+
+    Raises:
+        RuntimeError: so much memory cannot be had.
     """
 
     def __init__(self, cache: KVCache, num_slots: int) -> None:
@@ -89,9 +94,7 @@ class SwapSpace:
         self._link = _Streams(self._device, pieces) if on_gpu else _AtOnce()
 
     def begin(self, swaps: Swaps | None) -> None:
-        """Prepare for a step: what is on its way back will be there, and what is asked now sets
-        out.
-        """
+        """Begin the copies that are asked before a step; those on their way back are awaited."""
         self._link.wait_for_arrivals()
         if swaps is None:
             return

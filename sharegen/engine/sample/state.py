@@ -85,13 +85,24 @@ class _RowRequest:
 
 
 class SamplingState:
-    """The sampling parameters of up to max_rows rows.
+    """The sampling parameters of up to max_rows rows, as arrays on the device.
 
-    Arrays on `device`, all with max_rows first: temperature, top_p, min_p, repetition, frequency
-    and presence (penalties) float32; top_k int64 (vocab_size where there is no limit); keys int64
-    from `row_key`; end_ids int64 [max_rows, E], the tokens that end the row (-1 pads). The arrays
-    keep their addresses, but for end_ids and edits, which are replaced when a row needs more room
-    (num_end_ids and the features tell).
+    The arrays keep their addresses, but for end_ids and edits, which are replaced when a row needs
+    more room (num_end_ids and the features tell).
+
+    Args:
+        max_rows: the most rows.
+        vocab_size: tokens of the vocabulary.
+        device: where the arrays lie.
+        eos_token_ids: the model's tokens that end a sample.
+        tokenizer: turns words that a request bars into tokens; None where there is none.
+
+    Attributes:
+        temperature, top_p, min_p: [max_rows] float32.
+        repetition, frequency, presence: [max_rows] float32, the penalties.
+        top_k: [max_rows] int64, vocab_size where there is no limit.
+        keys: [max_rows] int64, from `row_key`.
+        end_ids: [max_rows, E] int64, the tokens that end the row; -1 pads.
     """
 
     def __init__(

@@ -26,8 +26,15 @@ _EVERY = 16  # forecasts between two that look at the lengths anew
 class Admission:
     """Admits sequences that are ready, and evicts sequences.
 
-    lengths: of samples that have ended. blocked: whether some wait for blocks, or slots of states,
-    not for rows.
+    Args:
+        rows: the rows of the batch.
+        ready: the sequences that wait for a row.
+        cache: the prompts in the KV cache, whose pool has the blocks.
+        swapping: the sequences whose KV is in host memory.
+
+    Attributes:
+        lengths: the lengths of samples that have ended.
+        blocked: whether some wait for blocks, or slots of states, and not for rows.
     """
 
     def __init__(

@@ -20,19 +20,30 @@ from sharegen.engine.schedule.step import DecodeStep
 
 
 class BatchRows:
-    """`capacity` places, of which those up to the last live one are a batch.
+    """The rows of a batch: `capacity` places, of which those up to the last live one are run.
 
-    num_structured: rows of which the host must know a token before the next can be drawn.
-    sequences: [rows so far] who sits in each row (None: an empty row).
-    block_tables: [capacity, widest]; prefix_length, position, last_position: [capacity]: of the
-        prompt, of the row's next input, and of the last input that its limit allows. An empty row
-        has prefix_length 0, position -1 and scratch_block in its table; nothing reads what is
-        written there. replay: [capacity] tokens that the sequence had when it joined; num_blocks:
-        [capacity] that it has.
-    num_beams: rows that are part of a beam search.
-    states: [capacity, 3] slots that the next step reads states from and writes them to, and of the
-        prompt's states; of an empty row zero, scratch and zero slot.
-    padded: rows of the batch that is run for n live rows.
+    An empty row has prefix_length 0, position -1 and scratch_block in its table; nothing reads what
+    is written there.
+
+    Args:
+        capacity: the most rows.
+        block_size: tokens of a block.
+        scratch_block: the block that empty rows write to.
+        padded: says how many rows a batch of n live rows is run with.
+        slots: the slots for states.
+
+    Attributes:
+        sequences: [rows so far], the sequence that each row has (None: an empty row).
+        block_tables: [capacity, widest], the blocks of the row's own tokens.
+        num_blocks: [capacity], how many of them the row has.
+        prefix_length: [capacity], tokens of the prompt.
+        position: [capacity], of the row's next input.
+        last_position: [capacity], of the last input that its limit allows.
+        replay: [capacity], tokens that the sequence had when it joined.
+        states: [capacity, 3], the slots that the next step reads states from and writes them to,
+            and the slot of the prompt's states; of an empty row zero, scratch and zero slot.
+        num_beams: rows that are part of a beam search.
+        num_structured: rows of which the host must know a token before the next can be drawn.
     """
 
     def __init__(

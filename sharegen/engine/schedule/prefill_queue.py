@@ -18,9 +18,17 @@ _MOST_READY = 64  # times the rows: samples that wait, from where no prompt is c
 
 
 class PrefillQueue:
-    """Plans what prompts miss. chunk_tokens, ahead_tokens, ahead_steps: see Scheduler. waiting: the
-    groups whose prompts are not computed, in order; num_waiting: samples whose first token has not
-    been drawn. drawing: samples that are required of prompts in flight."""
+    """Chooses which prompts are computed next, and how much of them.
+
+    Args:
+        admission: admits sequences, and knows rows, ready sequences and the cache.
+        chunk_tokens, ahead_tokens, ahead_steps: as `Scheduler` takes them.
+
+    Attributes:
+        waiting: the groups whose prompts are not computed, in order.
+        num_waiting: samples whose first token has not been drawn.
+        drawing: samples that are required of prompts in flight.
+    """
 
     def __init__(
         self, admission: Admission, chunk_tokens: int, ahead_tokens: int, ahead_steps: int
@@ -38,7 +46,7 @@ class PrefillQueue:
         ] = {}  # groups to draw when the node is computed
 
     def add_group(self, group: SequenceGroup) -> None:
-        """A group waits for its prompt, behind the others."""
+        """Let a group wait for its prompt, behind the others."""
         self.waiting[group] = None
         self.num_waiting += group.unfinished
         self._ending.setdefault(group.leaf, []).append(group)
@@ -54,7 +62,7 @@ class PrefillQueue:
                 del self._ending[group.leaf]
 
     def take_back(self, step: PrefillStep) -> None:
-        """A prefill step did not run: its tokens are to be computed, and its groups wait again."""
+        """Take back a step that did not run: its tokens are missing, and its groups wait again."""
         for chunk in reversed(step.chunks):
             self.cache.forget_computed(chunk.node, chunk.start)
         for group in reversed(step.groups):

@@ -54,7 +54,7 @@ def check_block_products(device: torch.device) -> None:
 
 
 def quantise_groups(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """x: [..., K] -> (e4m3 [..., K], scales [..., K / 128] in float32); x is about their product.
+    """Quantise x [..., K] into e4m3 [..., K] and scales [..., K / 128] float32, its factors.
 
     The last group is shorter where K is no multiple of 128.
     """
@@ -82,7 +82,7 @@ def multiply_blocks(
     scales: torch.Tensor,
     bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """x: [..., K], weight: [N, K] in e4m3, scales: [N / 128, K / 128] -> [..., N] as x."""
+    """Multiply x [..., K] by a weight [N, K] in e4m3 with scales [N / 128, K / 128]: [..., N]."""
     numbers, own = quantise_groups(x)
     if weight.is_cuda:
         out = _scaled_mm(numbers.reshape(-1, x.shape[-1]), own.flatten(0, -2), weight, scales)
