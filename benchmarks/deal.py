@@ -136,7 +136,7 @@ class _Job:
         for (key, i), prompt, splits in zip(
             self.places.items(), self.prompts, self.splits, strict=True
         ):
-            samples = journal.finished.missing(self.ids[i], self.hashes[i], every)
+            samples = journal.on_record.finished.missing(self.ids[i], self.hashes[i], every)
             yield Request(key, prompt, self.params, samples, splits=splits)
 
     def draw(self, request: Request, sample: int) -> CompletionMessage:
@@ -234,7 +234,7 @@ def _check_all(job: _Job, journal: Journal) -> None:
     """Raise SharegenError unless the journal has every sample, and a line for each."""
     samples = range(job.shape.samples)
     keys = zip(job.ids, job.hashes, strict=True)
-    missing = sum(len(journal.finished.missing(*key, samples)) for key in keys)
+    missing = sum(len(journal.on_record.finished.missing(*key, samples)) for key in keys)
     lines = 0
     with open(journal.path, "rb") as file:
         while block := file.read(1 << 24):

@@ -140,7 +140,7 @@ def finished_beside(
             raise JournalError(f"{journal.path}: exists without its run.json: {BESIDE}")
         if _is_of_job(journal, asked):
             found = journal.on_record()
-            yield from found.samples(with_failed=not retry_failed)
+            yield from found.drawn if retry_failed else found.finished
             content.refuse_changed_rows(journal.path, found.rows)
             content.refuse_changed_texts(journal.path, found.texts)
 

@@ -213,7 +213,7 @@ class LoadedJob:
             )
             with bar as progress:
                 START.wait_for_first_sample()
-                known = Lengths.of(journal.lengths)
+                known = Lengths.of(journal.on_record.lengths)
                 for completion in self.engine.generate(requests, lengths=known):
                     key = completion.request.key
                     problem, dtype = by_key[key].problem, self.model.dtype
@@ -246,7 +246,7 @@ class LoadedJob:
                 begun = [item.recorded > 0 for item in asked]
                 again = shared_tokens(tree, begun, [bool(item.request.samples) for item in asked])
                 self._close(journal, plan, drawn, seconds, cpu_seconds, pace, verified, again)
-        if journal.undrawn and journal.undrawn == journal.finished:
+        if journal.on_record.errors and not journal.on_record.drawn:
             failed = next(record for record in journal.records() if record.is_sample)
             raise all_failed(failed.key, failed.error)
         return drawn
@@ -268,10 +268,9 @@ class LoadedJob:
     def _finished(self, journal: Journal, retry_failed: bool) -> Keys:
         """The samples that need not be drawn, here and in the journals beside."""
         if not (retry_failed or self.others):
-            return journal.finished
+            return journal.on_record.finished
         finished = Keys()
-        finished |= journal.finished
-        finished -= journal.undrawn if retry_failed else Keys()
+        finished |= journal.on_record.drawn if retry_failed else journal.on_record.finished
         finished |= finished_beside(self.others, self.content, journal.run, retry_failed)
         return finished
 
@@ -294,8 +293,8 @@ class LoadedJob:
         """
         from sharegen.engine.core.request import Request
 
-        self.content.refuse_changed_rows(self.path, journal.rows)
-        self.content.refuse_changed_texts(self.path, journal.texts)
+        self.content.refuse_changed_rows(self.path, journal.on_record.rows)
+        self.content.refuse_changed_texts(self.path, journal.on_record.texts)
         for bad in self.workload.bad_rows:
             if strict:
                 raise DataError(f"{bad.error} (--strict)")
@@ -437,7 +436,7 @@ class LoadedJob:
 def _on_record(asked: Sequence[_PendingProblem], journal: Journal) -> EarlierProgress:
     """The progress that earlier runs made on the problems that are asked."""
     lengths: Counter[int] = Counter()
-    for (tokens, _), count in journal.lengths.items():
+    for (tokens, _), count in journal.on_record.lengths.items():
         lengths[tokens] += count
     return EarlierProgress(
         samples=sum(item.recorded for item in asked),

@@ -9,9 +9,9 @@ from pathlib import Path
 from sharegen.errors import DataError, JournalError, ModelError
 from sharegen.job.job_content import JobContent
 from sharegen.job.sharing_plan import SharingPlan
-from sharegen.results.journal.found_journal import FoundJournal, OnRecord
+from sharegen.results.journal.found_journal import FoundJournal
 from sharegen.results.journal.journal import refuse_other_job
-from sharegen.results.journal.keys import Key
+from sharegen.results.journal.keys import Key, Keys
 from sharegen.results.journal.pool import Pool
 from sharegen.results.journal.rereading import Golds, Rereading
 from sharegen.results.journal.run_file import BESIDE, OTHER, BrokenRunFile, RunFile, as_json
@@ -75,7 +75,8 @@ def outcome_on_record(
     configuration, workload = content.configuration, content.workload
     runs: dict[FoundJournal, RunFile] = {}
     golds: dict[FoundJournal, Golds] = {}
-    known = OnRecord()
+    drawn, errors = Keys(), dict[Key, str | None]()
+    failed, rows = dict[str, str | None](), dict[str, str | None]()
     for journal in (journal for journal in (own, *others) if journal.size):
         try:
             recorded = journal.run
@@ -86,7 +87,7 @@ def outcome_on_record(
         if recorded is None:
             return None
         found = journal.on_record()
-        if not found.drawn and not found.errors:
+        if not found.finished and not found.failed:
             continue
         try:
             remedy = OTHER if journal is own else BESIDE
@@ -99,18 +100,14 @@ def outcome_on_record(
             return None  # nothing was drawn: the new configuration starts the journal anew
         content.refuse_changed_rows(journal.path, found.rows)
         runs[journal], golds[journal] = recorded, found.golds
-        known.drawn |= found.drawn
-        known.errors = found.errors | known.errors
-        known.rows |= found.rows
+        drawn |= found.drawn
+        errors, failed = found.errors | errors, found.failed | failed
+        rows |= found.rows
     if not runs:
         return None
     if any(run.fingerprints.get("files") != content.files for run in runs.values()):
         return None  # whether the tokenizer is the same takes loading it
-    failed = {
-        key.problem_id: error
-        for key, error in known.errors.items()
-        if key.sample is None and key.problem_id not in known.rows
-    }
+    failed = {name: error for name, error in failed.items() if name not in rows}
     unfit = failed.keys() - {bad.id for bad in workload.bad_rows}
     machine = configuration.extent["machine"]
     if unfit and any(run.extent.get("machine") != machine for run in runs.values()):
@@ -123,17 +120,17 @@ def outcome_on_record(
         return None
     undrawn: list[Key] = []
     for problem, count in zip(asked, counts, strict=True):
-        for sample in known.drawn.missing(problem.id, problem.prompt_hash, range(count)):
+        for sample in drawn.missing(problem.id, problem.prompt_hash, range(count)):
             key = Key(problem.id, problem.prompt_hash, sample)
-            if key not in known.errors or retry_failed:
+            if key not in errors or retry_failed:
                 return None
             undrawn.append(key)
     if undrawn and len(undrawn) == sum(counts):
-        raise all_failed(undrawn[0], known.errors[undrawn[0]])
+        raise all_failed(undrawn[0], errors[undrawn[0]])
     for problem in workload.problems if strict else ():
         if problem.id in failed:
             raise DataError(f"problem {problem.id}: {failed[problem.id]} (--strict)")
-    if not any(problem.id in known.rows for problem in workload.problems):
+    if not any(problem.id in rows for problem in workload.problems):
         raise DataError(f"no row can be asked: {next(iter(failed.values()))}")
     for journal in runs:
         runs[journal] = _noted(journal, runs[journal], content, golds[journal])

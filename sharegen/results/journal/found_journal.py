@@ -7,7 +7,8 @@ a run learns before it holds the journal is true afterwards, and costs no second
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from sharegen.common.shard import Shard
 from sharegen.results.journal.family import shard_named, whole_path
 from sharegen.results.journal.keys import Key, Keys
 from sharegen.results.journal.places import FOLDER
-from sharegen.results.journal.record import RecordReader, note_row, note_text, read
+from sharegen.results.journal.record import Record, RecordReader, note_row, note_text, read
 from sharegen.results.journal.rereading import Golds
 from sharegen.results.journal.run_file import REPAIR, RunFile, run_file_path
 
@@ -25,24 +26,69 @@ _State = tuple[int, int, int] | None  # of a file: its inode, size and time of c
 
 @dataclass
 class OnRecord:
-    """What a journal has: the samples that were drawn, why others were not, and its rows.
+    """What a journal has, by its lines.
 
-    errors: of samples that failed, and of rows that could not be asked. rows: what the row of each
-    problem that has samples is known by; texts: likewise the text of its chat; golds: its gold
-    answer.
+    finished: keys of the samples on record, those that failed included; a bad row is in `failed`
+        instead, by problem id with the reason, until there are samples of it.
+    errors: why samples failed, by their keys, until they are drawn.
+    rows: of the samples, what each row is known by (`Record.row`), by problem id; texts: of those
+        that are chats, `Record.text_hash`; golds: the gold answers in their lines.
+    lengths: how many samples have so many tokens and such a finish reason.
+    duplicates: numbers of the lines whose key an earlier line already had; the first one counts.
+    end: bytes of the whole lines; what follows was cut short. unterminated: whether the last line
+        is whole but has no newline.
     """
 
-    drawn: Keys = field(default_factory=Keys)
+    finished: Keys = field(default_factory=Keys)
+    failed: dict[str, str | None] = field(default_factory=dict)
     errors: dict[Key, str | None] = field(default_factory=dict)
     rows: dict[str, str | None] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
     golds: Golds = field(default_factory=Golds)
+    lengths: Counter[tuple[int, str | None]] = field(default_factory=Counter)
+    duplicates: list[int] = field(default_factory=list)
+    end: int = 0
+    unterminated: bool = False
 
-    def samples(self, with_failed: bool) -> Iterator[Key]:
-        """The samples that were drawn, and those that failed where they count."""
-        yield from self.drawn
-        if with_failed:
-            yield from (key for key in self.errors if key.sample is not None)
+    @classmethod
+    def read(cls, reader: RecordReader) -> OnRecord:
+        """What a reader finds, all of it."""
+        found = cls()
+        for record in reader:
+            found.note(record)
+        found.duplicates = reader.duplicates
+        found.end, found.unterminated = reader.end, reader.unterminated
+        return found
+
+    def note(self, record: Record) -> None:
+        """Count a line in."""
+        if not record.is_sample:
+            self.failed[record.problem_id] = record.error
+            return
+        key = record.key
+        self.finished.add(key)
+        self.failed.pop(record.problem_id, None)
+        if record.is_drawn:
+            self.errors.pop(key, None)
+            self.lengths[record.num_tokens, record.finish_reason] += 1
+        else:
+            self.errors[key] = record.error
+        note_row(self.rows, record)
+        note_text(self.texts, record)
+        self.golds.note(record)
+
+    @property
+    def undrawn(self) -> Keys:
+        """The samples that failed."""
+        return Keys(self.errors)
+
+    @property
+    def drawn(self) -> Keys:
+        """The samples that did not fail."""
+        drawn = Keys()
+        drawn |= self.finished
+        drawn -= self.undrawn
+        return drawn
 
 
 @dataclass(frozen=True)
@@ -107,17 +153,7 @@ class FoundJournal:
         """What it has, of a file that is there. Raises JournalError where it is no journal."""
         state = _state(self.path)
         if self._on_record is None or self._on_record[0] != state:
-            found = OnRecord()
-            for record in self.records():
-                if record.is_drawn:
-                    found.drawn.add(record.key)
-                else:
-                    found.errors[record.key] = record.error
-                if record.is_sample:
-                    note_row(found.rows, record)
-                    note_text(found.texts, record)
-                    found.golds.note(record)
-            self._on_record = state, found
+            self._on_record = state, OnRecord.read(self.records())
         return self._on_record[1]
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +19,10 @@ from typing import Any
 from sharegen.common.log import log
 from sharegen.errors import JournalError
 from sharegen.results.journal.appended import AppendedFile, Changed
-from sharegen.results.journal.found_journal import FoundJournal, OwnLines
+from sharegen.results.journal.found_journal import FoundJournal, OnRecord, OwnLines
 from sharegen.results.journal.identity import causes, differences
-from sharegen.results.journal.keys import Keys
-from sharegen.results.journal.record import Record, RecordReader, StrPath, note_row, note_text, read
-from sharegen.results.journal.rereading import Golds, Rereading
+from sharegen.results.journal.record import Record, RecordReader, StrPath, read
+from sharegen.results.journal.rereading import Rereading
 from sharegen.results.journal.run_file import (
     ADOPT,
     OTHER,
@@ -47,31 +45,16 @@ class Journal:
     """A journal open for appending, by one process at a time.
 
     path: the JSONL file; run: its run.json (of the earlier run, until `close` updates it).
-    finished: keys of the samples on record, those that failed included; a bad row is in `failed`
-        instead, by problem id, until a later run has samples of it.
-    undrawn: keys of the samples that failed, until a later run draws them.
-    rows: of the samples on record, what each row is known by (`Record.row`), by problem id; texts:
-        of those that are chats, `Record.text_hash`; golds: the gold answers in their lines.
-    lengths: how many samples on record have so many tokens and such a finish reason.
+    on_record: what its lines say, those appended included.
     recovered: bytes of a line cut short that were truncated on opening.
-    duplicates: numbers of the lines whose key an earlier line already had; the first one counts.
     """
 
-    def __init__(self, file: AppendedFile, run: RunFile, reader: RecordReader):
+    def __init__(self, file: AppendedFile, run: RunFile, on_record: OnRecord):
+        """Hold what is on record of the file."""
         self.path = file.path
         self.run = run
-        self.finished = Keys()
-        self.undrawn = Keys()
-        self.failed: dict[str, str | None] = {}
-        self.rows: dict[str, str | None] = {}
-        self.texts: dict[str, str] = {}
-        self.golds = Golds()
-        self.lengths: Counter[tuple[int, str | None]] = Counter()
-        for record in reader:
-            self._note(record)
-        self.duplicates = reader.duplicates
-        self.recovered = file.size - reader.end
-        self._unterminated = reader.unterminated
+        self.on_record = on_record
+        self.recovered = file.size - on_record.end
         self._file = file
         self._unsynced = True  # the lines of a writer that was killed may not be on disk yet
         self._sync_error: OSError | None = None
@@ -129,9 +112,9 @@ class Journal:
             if recorded is not None:
                 run = replace(asked, **{name: getattr(recorded, name) for name in _RESULTS})
                 run = replace(run, environment=_begun(recorded.environment) | asked.environment)
-            journal = cls(file, run, found.records())
+            journal = cls(file, run, found.on_record())
             if reading is not None:
-                journal.run = reading.noted(run, recorded, journal.golds)
+                journal.run = reading.noted(run, recorded, journal.on_record.golds)
             journal._start(is_news=journal.run != recorded)
             if reading is not None:
                 found.own_lines = OwnLines(file.size, reading.section)
@@ -158,13 +141,13 @@ class Journal:
         is taken back, and the journal is closed with every earlier line in place. Raises Changed
         where somebody else changed the file meanwhile.
         """
-        key = record.key
-        if self.undrawn and key in self.undrawn:
+        key, known = record.key, self.on_record
+        if key in known.errors:
             if not record.is_drawn:
                 return
         elif record.is_sample:
-            assert key not in self.finished, f"{key} is already on record"
-        elif record.problem_id in self.failed:
+            assert key not in known.finished, f"{key} is already on record"
+        elif record.problem_id in known.failed:
             return
         try:
             if self._is_suspect:
@@ -186,7 +169,7 @@ class Journal:
             self._release()
             raise
         self._unsynced = True
-        self._note(record)
+        known.note(record)
 
     def begin(self, counts: Mapping[str, Any]) -> None:
         """Let the run.json say, before anything is drawn, how much is asked."""
@@ -213,9 +196,10 @@ class Journal:
         """
         if not self._file.is_open:
             return
-        own = {"samples": len(self.finished), "bad_rows": len(self.failed)}
-        if self.undrawn:
-            own["failed_samples"] = len(self.undrawn)
+        known = self.on_record
+        own = {"samples": len(known.finished), "bad_rows": len(known.failed)}
+        if known.errors:
+            own["failed_samples"] = len(known.errors)
         self.run = replace(
             self.run,
             stats=as_json(stats) if stats is not None else self.run.stats,
@@ -249,7 +233,7 @@ class Journal:
         try:
             if self.recovered:
                 self._file.cut(self._file.size - self.recovered)
-            if self._unterminated:
+            if self.on_record.unterminated:
                 self._file.append(b"\n")
             if is_news:
                 self.run.write(run_file_path(self.path))
@@ -257,20 +241,6 @@ class Journal:
             raise self._unwritten(error) from error
         self._syncer = threading.Thread(target=self._sync, name="journal-fsync", daemon=True)
         self._syncer.start()
-
-    def _note(self, record: Record) -> None:
-        if record.is_sample:
-            key = record.key
-            self.finished.add(key)
-            self.failed.pop(record.problem_id, None)
-            (self.undrawn.discard if record.is_drawn else self.undrawn.add)(key)
-            if record.is_drawn:
-                self.lengths[record.num_tokens, record.finish_reason] += 1
-            note_row(self.rows, record)
-            note_text(self.texts, record)
-            self.golds.note(record)
-        else:
-            self.failed[record.problem_id] = record.error
 
     def _check(self) -> None:
         self._file.check()

@@ -79,11 +79,11 @@ def test_a_continued_journal_knows_what_is_finished(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     fill(path)
     with Journal.open(path, CONFIGURATION) as journal:
-        assert journal.finished == {one.key for one in RECORDS}
-        assert ("2", "h2", 1) in journal.finished  # a plain tuple is as good as a Key
-        assert journal.recovered == 0 and journal.duplicates == []
+        assert journal.on_record.finished == {one.key for one in RECORDS}
+        assert ("2", "h2", 1) in journal.on_record.finished  # a plain tuple is as good as a Key
+        assert journal.recovered == 0 and journal.on_record.duplicates == []
         journal.append(record(9, 0))
-        assert Key("9", "h9", 0) in journal.finished
+        assert Key("9", "h9", 0) in journal.on_record.finished
     assert list(read(path)) == [*RECORDS, record(9, 0)]
 
 
@@ -94,8 +94,8 @@ def test_a_bad_row_is_recorded_once_and_is_not_finished(tmp_path: Path) -> None:
         with Journal.open(path, CONFIGURATION) as journal:
             journal.append(bad)
             journal.append(bad)
-            assert journal.finished == set()
-            assert journal.failed == {"7": "row 7: no field `question`"}
+            assert journal.on_record.finished == set()
+            assert journal.on_record.failed == {"7": "row 7: no field `question`"}
     assert list(read(path)) == [bad]
 
 
@@ -159,9 +159,9 @@ def test_it_knows_the_row_of_every_sample(tmp_path: Path) -> None:
     bare, bad = Record("b", 0, "q"), Record("c", None, None, error="no")
     fill(path, [early, late, bare, bad])
     with Journal.open(path, CONFIGURATION) as journal:
-        assert journal.rows == {"a": "r", "b": "q"}
+        assert journal.on_record.rows == {"a": "r", "b": "q"}
         journal.append(Record("d", 0, "p", row_hash="s"))
-        assert journal.rows["d"] == "s"
+        assert journal.on_record.rows["d"] == "s"
 
 
 def test_an_empty_journal_takes_any_configuration(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_bad_rows_alone_give_way_to_another_configuration(tmp_path: Path) -> Non
     bad = Record("9", None, None, error="too long")
     fill(path, [bad])
     with Journal.open(path, {"model": "n"}) as journal:
-        assert journal.failed == {} and journal.run.configuration == {"model": "n"}
+        assert journal.on_record.failed == {} and journal.run.configuration == {"model": "n"}
         assert path.read_bytes() == b""
         journal.append(bad)
         journal.append(RECORDS[5])
@@ -189,7 +189,7 @@ def test_overwrite_starts_again(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     fill(path)
     with Journal.open(path, {"model": "n"}, overwrite=True) as journal:
-        assert journal.finished == set() and journal.run.configuration == {"model": "n"}
+        assert journal.on_record.finished == set() and journal.run.configuration == {"model": "n"}
         journal.append(RECORDS[5])
     assert list(read(path)) == [RECORDS[5]]
 
@@ -229,9 +229,9 @@ def test_cut_at_any_byte_it_goes_on_to_the_same_file(
             whole = content[:length].count(b"\n")
             # a line that lacks only its newline is whole too
             whole += content[length : length + 1] == b"\n" and length > 0
-            assert journal.finished == {one.key for one in records[:whole]}, length
+            assert journal.on_record.finished == {one.key for one in records[:whole]}, length
             for one in records:
-                if one.key not in journal.finished:
+                if one.key not in journal.on_record.finished:
                     journal.append(one)
         assert path.read_bytes() == content, length
 
@@ -254,8 +254,8 @@ def test_a_broken_line_in_the_middle_is_named_and_costs_no_other(
     lines[4] = lines[4][:30] + b"\n"
     path.write_bytes(b"".join(lines) + b"torn")
     with Journal.open(path, CONFIGURATION) as journal:
-        assert len(journal.finished) == len(RECORDS) - 1
-        assert RECORDS[4].key not in journal.finished  # and so it is drawn again
+        assert len(journal.on_record.finished) == len(RECORDS) - 1
+        assert RECORDS[4].key not in journal.on_record.finished  # and so it is drawn again
         journal.append(RECORDS[4])
     assert "a.jsonl, line 5: the line is not JSON" in caplog.text
     assert path.read_bytes() == b"".join(lines) + RECORDS[4].to_line()
@@ -267,8 +267,8 @@ def test_a_key_that_is_there_twice_is_reported(tmp_path: Path) -> None:
     content = fill(path)
     path.write_bytes(content + RECORDS[2].to_line())
     with Journal.open(path, CONFIGURATION) as journal:
-        assert journal.duplicates == [len(RECORDS) + 1]
-        assert len(journal.finished) == len(RECORDS)
+        assert journal.on_record.duplicates == [len(RECORDS) + 1]
+        assert len(journal.on_record.finished) == len(RECORDS)
 
 
 KILLED_WRITER = """
@@ -280,7 +280,7 @@ with Journal.open(path, CONFIGURATION) as journal:
     todo = [record(p, s) for p in range(problems) for s in range(10)]
     random.Random(seed).shuffle(todo)          # samples finish in another order every time
     for one in todo:
-        if one.key not in journal.finished:
+        if one.key not in journal.on_record.finished:
             journal.append(one)
             time.sleep(pause)
     journal.close({"done": True})
@@ -423,7 +423,7 @@ if limit:
 else:
     ballast.unlink()                           # room again
 with Journal.open(path, CONFIGURATION) as journal:
-    assert journal.recovered == 0 and len(journal.finished) == len(appended)
+    assert journal.recovered == 0 and len(journal.on_record.finished) == len(appended)
     journal.append(record(len(appended), 0))
     journal.close({"done": True})
 assert len(list(read(path))) == len(appended) + 1
@@ -511,7 +511,7 @@ def test_an_interrupted_append_closes_the_journal(
     with pytest.raises(AssertionError, match="closed"):
         journal.append(RECORDS[2])  # nothing may follow half a line
     with Journal.open(path, CONFIGURATION) as journal:
-        assert journal.recovered == 20 and journal.finished == {RECORDS[0].key}
+        assert journal.recovered == 20 and journal.on_record.finished == {RECORDS[0].key}
 
 
 def test_an_interrupt_at_any_moment_of_closing_leaves_nobody_waiting(tmp_path: Path) -> None:
@@ -613,7 +613,7 @@ def test_a_run_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     hidden.unlink()
     (tmp_path / "away").rename(hidden)
     with Journal.open(path, CONFIGURATION, versions={"torch": "3"}) as journal:
-        assert journal.finished == {RECORDS[0].key}
+        assert journal.on_record.finished == {RECORDS[0].key}
 
 
 def test_a_file_that_cannot_be_locked_is_named(
