@@ -36,7 +36,7 @@ time. Then `python -m benchmarks tables` writes this page anew. It all needs a c
   the others of its table.
 """
 
-_END = """## Where to go
+_END = """## Where to go next
 
 - [How it works](explanation/how-it-works.md): what the speed comes from.
 - [Papers' experiments](reference/papers.md): how to run them on your machine.
