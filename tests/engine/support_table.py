@@ -124,7 +124,7 @@ experts, those of a layer). Such checkpoints are cut among several GPUs as any o
 with parts that are missing, of another shape or no numbers is refused with the name of the part.
 
 A GGUF file is given as `--model FILE.gguf` or `LLM("FILE.gguf")`; it needs
-`pip install 'sharegen[gguf]'`, or the packages `gguf` and `accelerate`. Refused in one line: an
+the extra `gguf` ([install](../install.md#extras)). Refused in one line: an
 architecture that transformers does not read from GGUF files, a file that is cut short, a tensor of
 a kind that is not known, a tokenizer that transformers cannot make of it, and positions that the
 file scales in another way than Llama 3 does (YaRN, long RoPE): transformers would leave it out.
