@@ -15,6 +15,7 @@ from sharegen.engine.model.checkpoint.four_bits import AWQ, GPTQ, PackedRows
 from sharegen.engine.model.checkpoint.scaled_floats import MXFP4, FP8Blocks
 from sharegen.engine.model.checkpoint.unread import Unread
 from sharegen.engine.model.fp8.blocks import BLOCK
+from sharegen.engine.model.fp8.products import E4M3
 from sharegen.errors import ModelError
 
 Integers = GPTQ | AWQ | PackedRows
@@ -80,6 +81,9 @@ def _weights(
             weight = name.removesuffix(form.scale)
             if name.endswith(form.scale) and weight in rest:
                 parts = {"scale": rest.pop(name), "weight": rest.pop(weight)}
+                kind = parts["weight"].dtype
+                if kind != E4M3:
+                    raise _refusal(model, f"{weight} has a scale, and is {kind}, not {E4M3}")
                 yield weight, Unread(form.weight(model, weight, parts, dtype))
     elif isinstance(form, MXFP4):
         for name in names:
@@ -150,6 +154,8 @@ def _compressed(name: str, settings: Mapping[str, Any]) -> FP8Blocks | PackedRow
         raise _refusal(name, "compressed-tensors, several kinds of layers")
     if (settings.get("sparsity_config") or {}).get("format", "dense") != "dense":
         raise _refusal(name, "compressed-tensors, sparse")
+    if settings.get("transform_config"):
+        raise _refusal(name, "compressed-tensors, with rotations of activations")
     bits, strategy = kind.get("num_bits"), kind.get("strategy")
     if kind.get("type") == "float" and bits == 8 and strategy == "block":
         block = list(kind.get("block_structure") or ())

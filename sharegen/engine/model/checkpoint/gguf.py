@@ -69,6 +69,11 @@ def check_gguf(file: Path) -> None:
     architecture = header.metadata.get("general.architecture")
     if not isinstance(architecture, str):
         raise ModelError(f"{file}: names no architecture (general.architecture)")
+    parts = header.metadata.get("split.count", 0)
+    if parts > 1:
+        raise ModelError(
+            f"{file}: is one of {parts} files of a model: join them (llama-gguf-split --merge)"
+        )
     scaling = header.metadata.get(f"{architecture}.rope.scaling.type")
     if scaling not in _UNSCALED:
         raise _scaled_otherwise(file, str(scaling))

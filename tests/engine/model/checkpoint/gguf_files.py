@@ -33,7 +33,7 @@ def write_tiny_gguf(
     without: str = "",
     factors: torch.Tensor | None = None,
     theta: float = 10000.0,
-    **metadata: str,
+    **metadata: str | int,
 ) -> PreTrainedModel:
     """Write the file, and return the model with the numbers that are in it.
 
@@ -53,7 +53,8 @@ def write_tiny_gguf(
     writer.add_rope_freq_base(theta)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     for key, value in metadata.items():
-        writer.add_string(key.replace("__", "."), value)
+        add = writer.add_string if isinstance(value, str) else writer.add_uint16
+        add(key.replace("__", "."), value)  # type: ignore[arg-type]
     _add_tokenizer(writer, tokenizer, config)
     names = get_tensor_name_map(MODEL_ARCH.LLAMA, config.num_hidden_layers)
     for name, parameter in model.named_parameters():

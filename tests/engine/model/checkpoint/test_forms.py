@@ -150,6 +150,18 @@ def refused(folder: Path, **options: Any) -> str:
         (BLOCKS | {"activation_scheme": "static"}, "fixed scales of activations"),
         (compressed_blocks([64, 64]), "blocks of [64, 64]"),
         (packed(3), "of 3 bits"),
+        (packed() | {"transform_config": {"R1": {}}}, "with rotations of activations"),
+        (packed() | {"sparsity_config": {"format": "sparse-24"}}, "compressed-tensors, sparse"),
+        (
+            packed(input_activations={})
+            | {
+                "config_groups": {
+                    "a": {"weights": {"type": "int", "num_bits": 4}},
+                    "b": {"weights": {"type": "int", "num_bits": 8}},
+                }
+            },
+            "several kinds of layers",
+        ),
         (packed(strategy="tensor"), "tensor scales"),
     ],
 )
@@ -190,6 +202,10 @@ def test_parts_that_are_missing_or_of_another_shape(tmp_path: Path) -> None:
     assert f"{Q}weight_scale_inv is [2, 1] and should be [1, 1]" in refused(tmp_path)
     change(tmp_path, lambda tensors: tensors.pop(f"{Q}weight_scale_inv"))
     assert f"{Q}weight is quantised, and what it is scaled by is missing" in refused(tmp_path)
+    wide = torch.zeros(32, 32, dtype=torch.float8_e5m2)
+    scale = torch.ones(1, 1)
+    change(tmp_path, lambda t: t.update({f"{Q}weight": wide, f"{Q}weight_scale_inv": scale}))
+    assert f"{Q}weight has a scale, and is torch.float8_e5m2" in refused(tmp_path)
     change(tmp_path, lambda tensors: tensors.pop(f"{Q}weight"))
     assert f"1 weights are missing or of another shape, such as {Q}weight" in refused(tmp_path)
 

@@ -154,6 +154,8 @@ def test_what_of_a_file_cannot_be_run(file: Path) -> None:
     assert "1 weights are missing" in message(file)
     write_tiny_gguf(file, llama__rope__scaling__type="yarn")
     assert "scales its positions (yarn)" in message(file)
+    write_tiny_gguf(file, split__count=3)
+    assert "is one of 3 files of a model: join them" in message(file)
 
 
 def test_a_kind_that_nobody_knows(file: Path) -> None:
