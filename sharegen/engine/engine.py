@@ -253,7 +253,7 @@ class Engine:
             self.stats.prompt_tokens_asked += len(request.prompt_token_ids) * len(request.samples)
         with self._doing():
             splits = None
-            if self._arriving and requests:
+            if self._arriving and requests and not self.scheduler.states.are_kept:
                 requests = with_splits(self.scheduler.cache, requests)
             elif self._tree is None and requests and requests[0].splits is None:
                 splits = self._paths.splits([request.tokens for request in requests])

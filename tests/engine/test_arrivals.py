@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
 from sharegen.engine.core.request import Completion, Request, SamplingParams
 from sharegen.engine.engine import Engine
-from tests.engine.jobs import forest, loaded, make_engine, random_tokens, requests_of, run
+from tests.engine.jobs import (
+    GREEDY,
+    forest,
+    judge,
+    loaded,
+    make_engine,
+    random_tokens,
+    requests_of,
+    run,
+)
 
 SAMPLED = SamplingParams(temperature=1.0, max_tokens=8, ignore_eos=True, seed=3)
+Key = tuple[int, int]
 PROMPT = random_tokens(50, random.Random(1))
 
 
@@ -62,6 +73,53 @@ def test_a_second_prompt_goes_on_from_the_beginning_that_it_shares() -> None:
     assert second.num_cached_tokens == 28  # whole blocks of the 31
     assert engine.stats.prompt_tokens_computed == 50 + 12
     engine.end()
+
+
+def come_and_go(
+    engine: Engine, requests: list[Request], rng: random.Random
+) -> dict[Key, Completion]:
+    """What is drawn of requests that come at random, a few at a time."""
+    engine.begin(arriving=True)
+    left, done = list(requests), {}
+    while left or engine.has_work:
+        if left and rng.random() < 0.4:
+            engine.add([left.pop() for _ in range(min(len(left), rng.randint(1, 4)))])
+            engine.scheduler.check_integrity()
+        for each in engine.step() if engine.has_work else ():
+            done[each.request.key, each.sample] = each
+    engine.end()
+    engine.scheduler.check_integrity()
+    return done
+
+
+@pytest.mark.parametrize(
+    ("name", "config"), [("llama", {"kv_cache_dtype": "fp8"}), ("lfm2", {})], ids=["fp8", "states"]
+)
+def test_other_caches_take_arrivals(name: str, config: dict[str, Any]) -> None:
+    requests = requests_of(forest(2), GREEDY)
+    engine = make_engine(loaded(name), **config)
+    done = come_and_go(engine, requests, random.Random(0))
+    assert done.keys() == {(request.key, 0) for request in requests}
+    if not config:
+        assert not any(judge(each, name) for each in done.values())
+
+
+def test_log_probabilities_of_prompts_are_found_however_they_come() -> None:
+    """Beside prompts of which nobody asks any."""
+    prompts = forest(3)
+    asking = SamplingParams(temperature=0, max_tokens=2, prompt_logprobs=1)
+    requests = [
+        Request(i, prompt, asking if i % 3 else GREEDY, range(1))
+        for i, prompt in enumerate(prompts + prompts)
+    ]
+    alone = run(make_engine(loaded("llama")), requests).completions
+    done = come_and_go(make_engine(loaded("llama")), requests, random.Random(1))
+    for key, each in done.items():
+        assert (each.prompt_logprobs is None) == (alone[key].prompt_logprobs is None)
+        pairs = zip(each.prompt_logprobs or (), alone[key].prompt_logprobs or (), strict=True)
+        for got, want in list(pairs)[1:]:
+            assert got.token_id == want.token_id
+            assert got.logprob == pytest.approx(want.logprob, abs=1e-4)
 
 
 @pytest.mark.parametrize("lag", [0, 1])

@@ -30,15 +30,14 @@ that part at each block would make a path as deep as they are long."""
 def with_splits(cache: PrefixCache[Any], requests: Sequence[Request]) -> list[Request]:
     """Requests that have come together, each with the splits of its path.
 
-    Cuts the standing nodes of which they share the beginning. A model that keeps states has them at
-    the end of nodes alone: it shares whole nodes only.
+    Cuts the standing nodes of which they share the beginning. Not for a model that keeps states: it
+    has them at the end of nodes alone, so that none can be cut.
     """
     arrays = [request.tokens for request in requests]
     leaves = PrefixTree(cache.pool.block_size).insert(arrays)
     standing = _Standing(cache)
-    if not cache.states.are_kept:
-        for tokens in arrays:
-            standing.cut(tokens)
+    for tokens in arrays:
+        standing.cut(tokens)
     found = []
     for request, tokens, leaf in zip(requests, arrays, leaves, strict=True):
         above = [node.end for node in standing.path(tokens)]
