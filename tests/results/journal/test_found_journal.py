@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sharegen.common.shard import Shard
+from sharegen.results.journal import found_journal
 from sharegen.results.journal.found_journal import FoundJournal, journals_with_run_files
 from sharegen.results.journal.journal import Journal
 from sharegen.results.journal.record import Record
@@ -27,6 +28,9 @@ def test_a_run_file_is_read_where_it_changed(
         assert found.run.configuration == {"seed": 1}
     assert found.on_record() is found.on_record()
     assert [record.key for record in found.records()] == list(found.on_record().drawn)
+    with monkeypatch.context() as patch:  # who opens it reads nothing again
+        patch.setattr(found_journal, "read", None)
+        Journal.open(found.path, {"seed": 1}, found=found).close()
     with Journal.open(found.path, {"seed": 1}, found=found) as journal:
         journal.append(Record("a", 1, "h", completion="y", finish_reason="eos"))
         journal.close()
