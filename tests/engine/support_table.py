@@ -93,7 +93,10 @@ safetensors, checkpoints that only transformers reads, and adapters (save the me
 that).
 
 Another architecture is loaded if nothing speaks against it, and then compared with its own eager
-attention on two prompts before the first token: it runs exactly or is refused, too. It is not cut.
+attention on two prompts before the first token: it runs exactly or is refused, too. It is not cut,
+and one line says that it is not among the tested ones. `--show-model` (`LLM(show_model=True)`) says
+of any model, in five lines, what was found in it (attention, states and experts, weights), what was
+fused or compiled, and what was not and why.
 
 What is refused, and what to take instead:
 
@@ -128,6 +131,8 @@ the extra `gguf` ([install](../install.md#extras)). Refused in one line: an
 architecture that transformers does not read from GGUF files, a file that is cut short, a tensor of
 a kind that is not known, a tokenizer that transformers cannot make of it, and positions that the
 file scales in another way than Llama 3 does (YaRN, long RoPE): transformers would leave it out.
+Its weights are in host memory as a whole before they go to a GPU, and transformers reads its header
+several times, which takes some seconds.
 
 ## The table
 
