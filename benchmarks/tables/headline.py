@@ -105,6 +105,7 @@ _LIGHT = Theme(
 THEMES = {"speed.svg": (_LIGHT, "#ffffff"), "speed-dark.svg": (_DARK, "#16191d")}
 """The files of the chart, each with its colours and what is behind them."""
 
+_MARGIN = 20  # pixels on the left, for fonts whose letters are wide
 _THICK = 0.36  # of the room of a row
 _FONT = "font-family:system-ui,-apple-system,Segoe UI,Roboto,Helvetica,Arial,sans-serif"
 
@@ -112,12 +113,14 @@ _FONT = "font-family:system-ui,-apple-system,Segoe UI,Roboto,Helvetica,Arial,san
 def chart(rows: Sequence[Measurement], theme: Theme, paper: str) -> str:
     """How many times as fast as the best peer of each row, as an SVG file."""
     picture = Picture("speed", "", "", (), (), lambda axes, _: _draw(axes, rows, theme))
+    width = WIDTH + _MARGIN
     spoken = "; ".join(f"{_label(row)}: {number(row.times, 2)} times" for row in rows)
     title = f"sharegen's tokens per second beside the best other program's. {spoken}."
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="0 0 {WIDTH} {HEIGHT}" '
-        f'width="{2 * WIDTH}" height="{2 * HEIGHT}" style="{_FONT}"><title>{title}</title>'
-        f'<rect width="100%" height="100%" style="fill:{paper}"/>'
+        '<svg xmlns="http://www.w3.org/2000/svg" role="img" '
+        f'viewBox="{-_MARGIN} 0 {width} {HEIGHT}" width="{2 * width}" height="{2 * HEIGHT}" '
+        f'style="{_FONT}"><title>{title}</title>'
+        f'<rect x="{-_MARGIN}" width="100%" height="100%" style="fill:{paper}"/>'
         f"{picture_svg(picture, theme, titled=False)}</svg>\n"
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from benchmarks.card.rows import ROWS
 from benchmarks.measurement import Measurement, Peer
 from benchmarks.tables.markdown import number, table
 from benchmarks.tables.marks import Marks, differences
@@ -14,6 +15,9 @@ What sharegen was measured to do, beside other programs where these did the same
 know what to expect of your card, and to see what a figure is made of. All of it is written by
 `python -m benchmarks tables` from the files in `benchmarks/results/`. Each file has the command,
 the versions and the numbers in full.
+
+![sharegen beside the best other program](assets/speed.svg#only-light)
+![sharegen beside the best other program](assets/speed-dark.svg#only-dark)
 
 Measure your own card, and add its rows, with
 
@@ -45,7 +49,9 @@ _END = """## Where to go next
 
 
 def page(measured: Sequence[Measurement]) -> str:
-    """The whole page."""
+    """The whole page, the most important rows first."""
+    last = len(_IMPORTANCE)
+    measured = sorted(measured, key=lambda row: (_IMPORTANCE.get(row.row, last), row.row))
     jobs = [row for row in measured if row.kind == "job"]
     parts = [
         _HEAD,
@@ -68,7 +74,8 @@ def _of(measured: Sequence[Measurement], kind: str) -> list[Measurement]:
 
 
 _INTRODUCTIONS = {
-    "One GPU": "Whole jobs, in tokens per second. The peer is the fastest one that was measured.",
+    "One GPU": "Whole jobs. The peer is the fastest program that did the same work, of "
+    "[all](#peers).",
     "Several GPUs": "`workers` are engines with a GPU each, `ranks` the GPUs that one engine's "
     "model is cut among. Tokens per second are those of all GPUs.",
     "A whole command": "From the shell's prompt to the shell's prompt, with tokenizer, stop "
@@ -81,6 +88,9 @@ _INTRODUCTIONS = {
     "Sums over GPUs": "Microseconds in which GPUs of one machine add up bfloat16 numbers, with an "
     "addition behind it, in a CUDA graph.",
 }
+
+_HYPHEN = "\N{NON-BREAKING HYPHEN}"
+_IMPORTANCE = {row.name: place for place, row in enumerate(ROWS)}
 
 _Cells = Callable[[Measurement, Marks], dict[str, str]]
 
@@ -97,13 +107,15 @@ def _section(title: str, rows: Sequence[Measurement], cells: _Cells | None) -> I
     said = differences(rows)
     lines = []
     for row, texts in zip(rows, said, strict=True):
-        line = cells(row, marks)
-        line |= {
-            "card": row.card.label,
-            "measured": f"{row.date:%Y-%m-%d}{marks.of(*texts)}",
-            "commit": f"`{row.commit}`" if row.commit else "not known",
-        }
+        line = cells(row, marks) | {"card": row.card.label}
+        line["measured"] = f"{row.date:%Y-%m-%d}".replace("-", _HYPHEN) + marks.of(*texts)
+        line["commit"] = f"`{row.commit}`" if row.commit else "not known"
         lines.append(line)
+    cards = {line["card"] for line in lines}
+    if len(cards) == 1:
+        yield f"All on one {cards.pop()}.\n"
+        for line in lines:
+            line["card"] = ""  # which leaves the column out
     yield table(list(lines[0]), [list(line.values()) for line in lines]) + "\n"
     if legend := marks.legend():
         yield "\n".join(f"- {line}" for line in legend) + "\n"
@@ -132,7 +144,8 @@ def _beside(row: Measurement, marks: Marks) -> dict[str, str]:
     if peer is None:
         return {"best peer": "", "times": ""}
     return {
-        "best peer": f"{number(peer.tokens_per_second)}, {_name(peer)}{marks.of(*_caveats(peer))}",
+        "best peer": f"{number(peer.tokens_per_second)} ({_program(peer)})"
+        + marks.of(*_caveats(peer)),
         "times": number(row.times, 2),
     }
 
@@ -144,9 +157,8 @@ def _caveats(peer: Peer) -> Iterator[str]:
         yield "The peer's number is published by others, and was not measured here."
 
 
-def _name(peer: Peer) -> str:
-    version = f" {peer.version}" if peer.version else ""
-    return f"{peer.name}{version}, {peer.mode}"
+def _program(peer: Peer) -> str:
+    return f"{peer.name} {peer.version}" if peer.version else peer.name
 
 
 def _parallel(row: Measurement, marks: Marks) -> dict[str, str]:
@@ -235,17 +247,18 @@ def _peers(measured: Sequence[Measurement]) -> Iterator[str]:
         for peer in row.peers:
             where = f"[published]({peer.source})" if peer.source else f"{peer.sitting} sitting"
             said = f"{where}. {peer.note}" if peer.note else where
-            rows.append((row.row, _name(peer), number(peer.tokens_per_second), said))
+            pace = number(peer.tokens_per_second)
+            rows.append((row.row, _program(peer), peer.mode, pace, said))
     if rows:
         yield "## Peers\n\nEvery number of another program, and where it comes from.\n"
-        yield table(("row", "program", "tokens per second", "source"), rows) + "\n"
+        yield table(("row", "program", "mode", "tokens per second", "source"), rows) + "\n"
 
 
 def _commands(measured: Sequence[Measurement]) -> Iterator[str]:
     yield "## Commands\n\nWhat was run for each row. What a source does not tell is said.\n"
     for row in measured:
         versions = [f"{name} {value}" for name, value in row.versions if value]
-        lines = [f"### {row.name}\n"]
+        lines = [f"**{row.name}**\n"]
         if row.command:
             lines.append(f"```sh\n{row.command}\n```\n")
         lines.append(f"{row.card.label}; {', '.join(versions)}.")
