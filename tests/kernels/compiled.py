@@ -22,11 +22,21 @@ from triton.runtime.jit import JITFunction, mangle_type
 from sharegen.bench.attention_case import Case
 from sharegen.bench.attention_tensors import Tensors
 from sharegen.engine.model.fp8.products import LEAST
-from sharegen.kernels import gated_product, shared_hopper
+from sharegen.kernels import (
+    conv_step,
+    delta_rule,
+    draw,
+    gated_product,
+    peer_sum,
+    penalise,
+    segments,
+    shared_hopper,
+)
 from sharegen.kernels.attention_plan import AttentionPlan
 from sharegen.kernels.cost import Decided
 from sharegen.kernels.decode import decode_attention
 from sharegen.kernels.fp8_rows import FP8Rows, gated_rows, rows_of
+from sharegen.kernels.merge import merge_partials
 from sharegen.kernels.prefill import PrefillPlan, prefill_attention
 from sharegen.kernels.rotate import rotate, rotate_and_store
 from sharegen.kernels.store import store, store_fp8
@@ -88,7 +98,7 @@ def prefill(**how: Any) -> None:
 
 
 def between() -> None:
-    """What stands around attention."""
+    """Calls what stands around attention."""
     tensors = Tensors(replace(CASE, fp8=True), CPU)
     q, k = tensors.q, tensors.q[:, :2]
     angles = torch.zeros(2, len(q), 128, dtype=q.dtype)
@@ -100,12 +110,15 @@ def between() -> None:
     rotate_and_store(q, k, k, *angles, tensors.fp8, slots)
     store(k, k, *caches, slots)
     store_fp8(k, k, tensors.fp8, slots)
+    shared, own, lse = q[:2], q[:, None].contiguous(), torch.zeros(len(q), 1, 8)
+    start = torch.zeros(len(q) + 1, dtype=torch.int32)
+    merge_partials(shared, lse[:2, 0].contiguous(), start, own, lse, torch.empty_like(q))
     rows_of(q.flatten(1), LEAST)
     gated_rows(q.flatten(1), q.flatten(1), LEAST)
 
 
 def many_rows() -> None:
-    """On what is said to be a Hopper card."""
+    """Decodes on what is said to be a Hopper card."""
     shared_hopper.is_hopper = lambda device: True
     decode(MANY)
     decode(replace(MANY, head_size=80))
@@ -113,14 +126,49 @@ def many_rows() -> None:
 
 
 def gate() -> None:
-    """Of many rows, on what is said to be a card with so many processors."""
+    """Multiplies many rows, on what is said to be a card with so many processors."""
     x, weight = (torch.zeros(n, 256, dtype=torch.bfloat16) for n in (600, 512))
     gated_product.num_processors = lambda device: 132
     gated_product.gated_product(x, weight)
     gated_product.gated(x)
 
 
+def sampling(dtype: torch.dtype = torch.bfloat16) -> None:
+    """Calls what a step does behind the model, and the sum of two ranks before."""
+    rows, vocabulary = 4, 50_000
+    logits = torch.zeros(rows, vocabulary, dtype=dtype)
+    one, which = torch.ones(rows), torch.zeros(rows, dtype=torch.int64)
+    limits = one, which + vocabulary, one, one
+    draw.draw(logits, logits, *limits, which, which, filtered=True)
+    draw.draw(logits, logits.clone(), *limits, which, which, which, filtered=False)
+    in_prompt = torch.zeros(rows, vocabulary, dtype=torch.bool)
+    history = torch.zeros(rows, 9, dtype=torch.int32)
+    penalise.penalise(logits, in_prompt, history, one, one, one)
+    segments.segment_maxima(logits, 32)
+    peer_sum.add_peers(logits[0], logits[1], logits[2], logits[3])
+
+
+def states(dtype: torch.dtype = torch.bfloat16) -> None:
+    """Calls what changes the states of mixers."""
+    count, heads, size = 4, 4, 64
+    slots = torch.zeros(count, dtype=torch.int64)
+    ring, weight = torch.zeros(9, 3, 256, dtype=dtype), torch.zeros(256, 4, dtype=dtype)
+    x = torch.zeros(count, 256, 5, dtype=dtype)
+    convolution = ring, slots, slots, slots, weight, None, "silu"
+    conv_step.conv_step(x[..., :1], *convolution)
+    conv_step.conv_chunk(x, *convolution)
+    q, v = (torch.zeros(count, n, size, dtype=dtype) for n in (heads // 2, heads))
+    beta, kept = torch.zeros(count, heads), torch.zeros(count, dtype=torch.int32)
+    matrices = torch.zeros(9, heads, size, size)
+    for decay in (beta, torch.zeros(count, heads, size)):
+        delta_rule.delta_rule_step(q, q, v, decay, beta, matrices, slots, slots)
+    delta_rule.delta_rule_step(q, q, v, beta, beta, matrices, slots, slots, kept)
+    delta_rule.settle(matrices[None], slots, slots, kept, heads // 2, dtype)
+
+
 CASES: dict[str, Callable[[], None]] = {
+    "sampling": sampling,
+    "states": states,
     "many rows": many_rows,
     "gate": gate,
     "between": between,
