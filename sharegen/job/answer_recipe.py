@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sharegen.common.log import log
 from sharegen.common.mappings import merge
 from sharegen.errors import SharegenError, UsageError
-from sharegen.job.gold_reading import gold_answers
 from sharegen.results.journal.pool import Pool
 from sharegen.results.journal.rereading import Rereading
 from sharegen.results.journal.run_file import as_json, shown
-from sharegen.workload.configuration import Configuration
-from sharegen.workload.recipe import load_recipe
-from sharegen.workload.validation import validate
+
+if TYPE_CHECKING:
+    from sharegen.workload.configuration import Configuration
 
 
 @dataclass(frozen=True)
@@ -36,6 +35,10 @@ class AnswerRecipe:
         """
         if not (self.recipe or self.flags or found.golds_differ):
             return found
+        # Here, for with it comes all that reads a job, and most journals are read as they are.
+        from sharegen.job.gold_reading import gold_answers
+        from sharegen.workload.configuration import Configuration
+
         run = found.run
         if run is None:
             raise UsageError(
@@ -58,6 +61,10 @@ class AnswerRecipe:
         return found.read_by(Rereading(as_json(asked.model_dump())["answer"], golds))
 
     def _configuration(self, recorded: Configuration) -> Configuration:
+        from sharegen.workload.configuration import Configuration
+        from sharegen.workload.recipe import load_recipe
+        from sharegen.workload.validation import validate
+
         values = recorded.model_dump()
         if self.recipe is not None:
             recipe = load_recipe(self.recipe)

@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.table import Table
 
 from sharegen.cli.telling import say
-from sharegen.cli.views.explained import print_explained
 from sharegen.common.files import replace_file
 from sharegen.common.printable import printable, visible
 from sharegen.errors import DataError, UsageError
@@ -56,6 +55,8 @@ def show_votes(
     if explain is not None:
         if at is not None or output is not None:
             raise UsageError("--explain shows one problem: leave out --at and --output")
+        from sharegen.cli.views.explained import print_explained  # with what shows prompts
+
         print_explained(pools, explain)
         return
     rules = [Stopped.of(part) for part in pools]

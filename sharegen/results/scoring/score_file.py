@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sharegen.common import json_values
 from sharegen.errors import JournalError, UsageError
@@ -21,7 +21,9 @@ from sharegen.results.journal.identity import differences
 from sharegen.results.journal.places import hidden, make_folder
 from sharegen.results.journal.record import Record
 from sharegen.results.journal.run_file import RunFile, as_json
-from sharegen.results.scoring.score import Score
+
+if TYPE_CHECKING:
+    from sharegen.results.scoring.score import Score
 
 
 @dataclass(frozen=True)
