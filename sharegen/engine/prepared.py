@@ -113,6 +113,9 @@ class Prepared:
         if on_gpu and config.compile and not config.enforce_eager:
             # Here, for with it comes torch's compiler: a second, and for GPUs alone.
             with START.part(COMPILING):
+                from sharegen.engine.model.compile.kept_code import keep_compiled_code
+
+                keep_compiled_code(torch.cuda.get_device_name(model.device))
                 from sharegen.engine.model.compile.compiling import optimise
 
                 optimised = optimise(model)

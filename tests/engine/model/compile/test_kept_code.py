@@ -1,0 +1,93 @@
+import os
+import subprocess
+import sys
+from importlib import metadata
+
+import pytest
+
+from sharegen.common import cache_folder
+from sharegen.engine.model.compile.kept_code import keep_compiled_code
+
+_SETTINGS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(cache_folder, "_LEAST_FREE", 1)
+    for setting in _SETTINGS:  # set, so that it is set back, then removed
+        monkeypatch.setenv(setting, "")
+        monkeypatch.delenv(setting)
+    return tmp_path
+
+
+def test_what_is_compiled_lies_by_card_and_versions(home):
+    folder = keep_compiled_code("NVIDIA H200 NVL/MIG 1g")
+    assert folder.parent == home / "sharegen/compiled"
+    assert metadata.version("torch").split("+")[0] in folder.name
+    for setting, name in zip(_SETTINGS, ("inductor", "triton"), strict=True):
+        assert os.environ[setting] == str(folder / name)
+    assert keep_compiled_code("another card") != folder
+
+
+def test_another_torch_has_another_folder(monkeypatch):
+    folder = keep_compiled_code("a card")
+    monkeypatch.setattr(metadata, "version", lambda package: "9.9.9")
+    assert keep_compiled_code("a card") != folder
+
+
+def test_a_user_s_own_settings_stay(monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/mine")
+    folder = keep_compiled_code("a card")
+    assert os.environ["TRITON_CACHE_DIR"] == "/mine"
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(folder / "inductor")
+
+
+def test_what_torch_has_set_is_no_setting_of_the_user(monkeypatch):
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", default_cache_dir())
+    folder = keep_compiled_code("a card")
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(folder / "inductor")
+
+
+def test_where_nothing_can_be_kept_all_is_as_torch_has_it(monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc")
+    assert keep_compiled_code("a card") is None
+    assert not any(setting in os.environ for setting in _SETTINGS)
+
+
+_COMPILES = """
+import sys
+import torch
+from torch._dynamo.utils import counters
+from sharegen.common import cache_folder
+from sharegen.engine.model.compile.kept_code import keep_compiled_code
+
+cache_folder._LEAST_FREE = 1
+assert keep_compiled_code("cpu") is not None
+compiled = torch.compile(lambda x: (x.sin() * 2).cos(), dynamic=True)
+x = torch.arange(64.0)
+torch.testing.assert_close(compiled(x), (x.sin() * 2).cos())
+print(counters["inductor"]["fxgraph_cache_hit"], counters["inductor"]["fxgraph_cache_miss"])
+"""
+
+
+def _compile() -> str:
+    return subprocess.run(
+        [sys.executable, "-c", _COMPILES], capture_output=True, text=True, check=True, timeout=250
+    ).stdout.strip()
+
+
+@pytest.mark.slow
+def test_a_second_process_finds_it_and_what_is_damaged_is_compiled_again(home):
+    assert _compile() == "0 1"
+    assert _compile() == "1 0"
+    damaged = 0
+    for place, _, names in os.walk(home / "sharegen/compiled"):
+        for name in names:
+            with open(os.path.join(place, name), "r+b") as file:
+                file.truncate(os.path.getsize(file.name) // 2)
+                damaged += 1
+    assert damaged
+    assert _compile() == "0 1"
