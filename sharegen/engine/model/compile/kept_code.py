@@ -46,6 +46,8 @@ def keep_compiled_code(card: str) -> Path | None:
 
 def _torch_s_own() -> str | None:
     """The folder that torch sets by itself, as soon as its compiler is imported."""
+    if "torch._inductor" not in sys.modules:
+        return None
     try:
         from torch._inductor.runtime.cache_dir_utils import default_cache_dir
     except ImportError:  # of another version: what is set is taken for the user's

@@ -43,6 +43,7 @@ def test_a_user_s_own_settings_stay(monkeypatch):
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(folder / "inductor")
 
 
+@pytest.mark.slow
 def test_what_torch_has_set_is_no_setting_of_the_user(monkeypatch):
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
