@@ -7,11 +7,12 @@ nothing runs the first of them waits a moment for those behind it.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import queue
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 
 from sharegen.engine.core.request import Completion, Request
@@ -44,6 +45,7 @@ class EngineLoop:
         self.tell: Tell = lambda news: None
         self.ends = False
         self._drops = False
+        self._over: str | None = None  # why it has ended, from when it has
         self._seed = seed
         self._come: queue.SimpleQueue[tuple[Ticket, bool]] = queue.SimpleQueue()
         self._tickets: dict[int, Ticket] = {}  # by the keys of their requests
@@ -52,6 +54,8 @@ class EngineLoop:
     def submit(self, ticket: Ticket) -> None:
         """From any thread: a ticket waits for the next step."""
         self._come.put((ticket, True))
+        if self._over is not None:  # nobody steps any more
+            self._fail_all(self._over)
 
     def cancel(self, ticket: Ticket) -> None:
         """From any thread: nobody waits for a ticket any more; its KV is free in the next step."""
@@ -64,17 +68,15 @@ class EngineLoop:
     def run(self) -> None:
         """Work until `ends` is set and nothing is left. Whatever ends it is told to all."""
         self.engine.begin(self._seed, arriving=True)
-        gc.freeze()  # a collection over all of torch would take as long as ten steps
-        gc.set_threshold(*_COLLECTIONS)
-        sys.setswitchinterval(_SWITCH)
         why = "the server has ended"
         try:
-            while not self._drops and (
-                not self.ends or self.engine.has_work or not self._come.empty()
-            ):
-                self._take_in()
-                if self.engine.has_work:
-                    self._tell(self.engine.step())
+            with _for_serving():
+                while not self._drops and (
+                    not self.ends or self.engine.has_work or not self._come.empty()
+                ):
+                    self._take_in()
+                    if self.engine.has_work:
+                        self._tell(self.engine.step())
         except BaseException as error:
             why = (
                 f"the engine has ended: {error}"
@@ -83,7 +85,7 @@ class EngineLoop:
             )
             raise
         finally:
-            self.ends = True
+            self.ends, self._over = True, why
             self._fail_all(why)
             self.engine.end()
 
@@ -171,8 +173,27 @@ class EngineLoop:
         left = set(self._tickets.values())
         self._tickets.clear()
         self._streams.clear()
-        while not self._come.empty():
-            ticket, comes = self._come.get()
-            if comes:
-                left.add(ticket)
+        with contextlib.suppress(queue.Empty):
+            while True:
+                ticket, comes = self._come.get_nowait()
+                if comes:
+                    left.add(ticket)
         self.tell([(ticket, News(error=why, fatal=True)) for ticket in left])
+
+
+@contextlib.contextmanager
+def _for_serving() -> Iterator[None]:
+    """Python's settings for a thread that steps beside one that listens.
+
+    What exists now is left out of collections: one over all of torch takes as long as ten steps.
+    """
+    before = gc.get_threshold(), sys.getswitchinterval()
+    gc.freeze()
+    gc.set_threshold(*_COLLECTIONS)
+    sys.setswitchinterval(_SWITCH)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before[0])
+        sys.setswitchinterval(before[1])
+        gc.unfreeze()
