@@ -166,6 +166,7 @@ def _tree(commands: typer.Typer, first: str) -> Any:
     if named:
         commands = copy.copy(commands)
         commands.registered_commands, commands.registered_groups = named, []
+        return typer.main.get_group(commands)  # get_command makes a lone command the whole parser
     return typer.main.get_command(commands)
 
 
