@@ -163,7 +163,7 @@ def _tree(commands: typer.Typer, first: str) -> Any:
     first: the first argument: where it names one of the commands, the others are left out.
     """
     named = [command for command in commands.registered_commands if command.name == first]
-    if named:
+    if named and commands.registered_callback is not None:  # else it would be the one command
         commands = copy.copy(commands)
         commands.registered_commands, commands.registered_groups = named, []
         return typer.main.get_group(commands)  # get_command makes a lone command the whole parser

@@ -370,7 +370,9 @@ def test_chunks_of_equal_length_go_together_unless_one_goes_on_from_another() ->
 
 def test_memory_for_not_one_state() -> None:
     tight = 4 * loaded("mamba").state_bytes // 3
-    with pytest.raises(CapacityError, match=r"one sample takes 3 of [\d,]+ bytes: give it more"):
+    with pytest.raises(
+        CapacityError, match=r"one sample needs 3 states of [\d,]+ bytes: give it more"
+    ):
         Engine(loaded("mamba"), None, EngineConfig(kv_cache_memory=tight))
 
 
