@@ -1,0 +1,147 @@
+"""vLLM's LLM and SamplingParams, with the arguments that clients pass whatever they say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypedDict
+
+from sharegen import llm
+from sharegen.engine.core import request
+from sharegen.outputs import RequestOutput
+from sharegen.prompts import Prompt
+
+PromptType = Prompt
+_ONE_LORA = "give one LoRA as LLM(adapter=...), which all requests use"
+
+
+class TextPrompt(TypedDict):
+    """A prompt that is a text."""
+
+    prompt: str
+
+
+class TokensPrompt(TypedDict):
+    """A prompt that is token ids."""
+
+    prompt_token_ids: list[int]
+
+
+class LoRARequest:
+    """vLLM's name for one of several LoRAs, which an LLM has not.
+
+    Raises:
+        TypeError: always, with what to use.
+    """
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        _refuse("LoRARequest", _ONE_LORA)
+
+
+class SamplingParams(request.SamplingParams):
+    """sharegen's, with the arguments of vLLM's that clients give the value that always holds here.
+
+    Args:
+        values, named: those of `sharegen.SamplingParams`.
+        spaces_between_special_tokens: False alone: texts have the spaces that the tokenizer writes.
+
+    Raises:
+        UsageError: for a value outside its range.
+        TypeError: for another argument, with what to use.
+    """
+
+    def __init__(
+        self, *values: Any, spaces_between_special_tokens: bool = False, **named: Any
+    ) -> None:
+        if spaces_between_special_tokens:
+            named["spaces_between_special_tokens"] = True  # refused as sharegen refuses it
+        super().__init__(*values, **named)
+
+
+class LLM(llm.LLM):
+    """sharegen's LLM, as clients of vLLM make and ask it.
+
+    Args:
+        model: a local folder, a GGUF file or a hub id.
+        enable_lora: False alone: one LoRA for all requests is `adapter`.
+        max_lora_rank: of no meaning without `enable_lora`, and left out with it.
+        named: the other arguments of `sharegen.LLM`. Those that are None have vLLM's default,
+            which is sharegen's own.
+
+    Raises:
+        TypeError: for an argument that sharegen has not, with what to use.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        enable_lora: bool = False,
+        max_lora_rank: int | None = None,
+        **named: Any,
+    ) -> None:
+        if enable_lora:
+            _refuse("enable_lora", _ONE_LORA)
+        given = {name: value for name, value in named.items() if value is not None}
+        super().__init__(model, **given)
+        self.llm_engine = _Engine(_ModelConfig(str(model), self.dtype, self.context_length))
+
+    def generate(
+        self,
+        prompts: Prompt | Seq[Prompt],
+        sampling_params: Any = None,
+        *,
+        use_tqdm: bool | None = None,
+        lora_request: None = None,
+    ) -> list[RequestOutput]:
+        """Sample every prompt; see `sharegen.LLM.generate`.
+
+        Args:
+            prompts: one or several.
+            sampling_params: one for all, or one a prompt.
+            use_tqdm: whether to show the progress.
+            lora_request: None alone.
+        """
+        if lora_request is not None:
+            _refuse("lora_request", _ONE_LORA)
+        return super().generate(prompts, sampling_params, use_tqdm=use_tqdm)
+
+    def chat(self, messages: Any, *values: Any, lora_request: None = None, **named: Any) -> Any:
+        """Answer conversations; see `sharegen.LLM.chat`.
+
+        Args:
+            messages: one conversation or several.
+            values, named: the other arguments of `sharegen.LLM.chat`.
+            lora_request: None alone.
+        """
+        if lora_request is not None:
+            _refuse("lora_request", _ONE_LORA)
+        return super().chat(messages, *values, **named)
+
+
+@dataclass(frozen=True)
+class _ModelConfig:
+    """What clients read of vLLM's config of a model.
+
+    model: the name as it was given. dtype: of the computation. max_model_len: tokens of a prompt
+    and its completion at most.
+    """
+
+    model: str
+    dtype: str
+    max_model_len: int
+
+
+@dataclass(frozen=True)
+class _Engine:
+    """What clients read of vLLM's engine."""
+
+    model_config: _ModelConfig
+
+    def get_model_config(self) -> _ModelConfig:
+        """The same, by vLLM's method."""
+        return self.model_config
+
+
+def _refuse(name: str, instead: str) -> NoReturn:
+    raise TypeError(f"vLLM's {name} is not here: {instead}")
