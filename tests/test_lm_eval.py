@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from sharegen.as_vllm import stand_in
 from sharegen.cli import main
 from tests.tiny import save_tiny_model
 
@@ -128,6 +129,24 @@ def test_the_scores_of_the_hf_model(tasks: Path, in_tmp: Path) -> None:
     again = evaluate("sharegen", tasks)  # all is on record
     assert journal.read_text() == lines
     assert again["results"] == own["results"]
+
+
+@pytest.mark.slow
+@needs_lm_eval
+def test_the_harness_s_vllm_model_with_sharegen_in_its_place(
+    tasks: Path, in_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    stand_in()
+    own, theirs = evaluate("vllm", tasks, batch_size="auto"), evaluate("hf", tasks, batch_size=5)
+    for task, numbers in theirs["results"].items():
+        for name, value in numbers.items():
+            if isinstance(value, float):
+                assert own["results"][task][name] == pytest.approx(value, rel=1e-4), (task, name)
+    for mine, other in zip(
+        own["samples"]["gsm8k_local"], theirs["samples"]["gsm8k_local"], strict=True
+    ):
+        assert mine["resps"] == other["resps"]
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypedDict
@@ -9,7 +10,7 @@ from typing import Any, NoReturn, TypedDict
 from sharegen import llm
 from sharegen.engine.core import request
 from sharegen.outputs import RequestOutput
-from sharegen.prompts import Prompt
+from sharegen.prompts import Prompt, as_list
 
 PromptType = Prompt
 _ONE_LORA = "give one LoRA as LLM(adapter=...), which all requests use"
@@ -96,6 +97,9 @@ class LLM(llm.LLM):
     ) -> list[RequestOutput]:
         """Sample every prompt; see `sharegen.LLM.generate`.
 
+        Texts become tokens as in vLLM and in transformers' tokenizers: BOS is put before a text,
+        also where it begins with one.
+
         Args:
             prompts: one or several.
             sampling_params: one for all, or one a prompt.
@@ -104,7 +108,16 @@ class LLM(llm.LLM):
         """
         if lora_request is not None:
             _refuse("lora_request", _ONE_LORA)
-        return super().generate(prompts, sampling_params, use_tqdm=use_tqdm)
+        tokens = [self._tokens(prompt) for prompt in as_list(prompts)]
+        return super().generate(tokens, sampling_params, use_tqdm=use_tqdm)
+
+    def _tokens(self, prompt: Prompt) -> Prompt:
+        """The prompt with token ids, where it is a text for a tokenizer."""
+        text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
+        if not isinstance(text, str) or self.tokenizer is None:
+            return prompt
+        given = prompt if isinstance(prompt, Mapping) else {"prompt": text}
+        return {"prompt_token_ids": list(self.tokenizer(text)["input_ids"])} | dict(given)
 
     def chat(self, messages: Any, *values: Any, lora_request: None = None, **named: Any) -> Any:
         """Answer conversations; see `sharegen.LLM.chat`.
