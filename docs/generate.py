@@ -43,6 +43,8 @@ A script for vLLM's `LLM` runs with `from sharegen import LLM, SamplingParams` w
 below say "the same". An argument that is not here is a `TypeError`, a method or a field of outputs
 an `AttributeError`, in one line that says what to use; nothing is taken and ignored, and nothing by
 two names at once. The names are those of recent versions of vLLM.
+[A program that imports vllm](../guides/evaluation-harness.md) runs unchanged through
+`python -m sharegen.as_vllm`.
 
 Under the same name these differ:
 

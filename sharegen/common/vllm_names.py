@@ -96,7 +96,7 @@ LLM_NOT_HERE = {
     "generation_config": "its EOS tokens are used, its sampling parameters are not: give them",
     "override_generation_config": "give SamplingParams",
     "download_dir": "set HF_HOME",
-    "served_model_name": "nothing is served",
+    "served_model_name": "it is a flag of sharegen serve",
     "config_format": "configs are read as transformers reads them",
     "model_loader_extra_config": "weights are read as transformers reads them",
     "scheduling_policy": "requests are taken in order",
