@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
@@ -14,14 +15,19 @@ from sharegen.workload.prompt import Prompt, asked_each
 _MOST_TOKENS = 1 << 20
 """That are remembered, with their texts; the least recently asked are forgotten first."""
 
+_MOST_SPELT = 64
+"""Characters of a prompt for each of its tokens: where a template leaves more out (tools, say), the
+prompt is not remembered, so that what is remembered is no larger than the tokens say."""
+
 
 class Tokens:
-    """The token ids of prompts, under one tokenizer."""
+    """The token ids of prompts, under one tokenizer. Several threads may ask."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._known: OrderedDict[str, list[int]] = OrderedDict()
         self._held = 0
+        self._lock = threading.Lock()  # of what is known
 
     def of(self, prompts: Sequence[Prompt]) -> list[list[int]]:
         """Those of each prompt. Raises the first ModelError of a chat that has none."""
@@ -31,22 +37,27 @@ class Tokens:
         if isinstance(prompt.content, tuple):
             return list(prompt.content)
         name = json.dumps(prompt.identity)
-        known = self._known.get(name)
-        if known is not None:
-            self._known.move_to_end(name)
-            return known
+        with self._lock:
+            known = self._known.get(name)
+            if known is not None:
+                self._known.move_to_end(name)
+                return known
         clock = Clock.now()
         [found] = asked_each([prompt], self._tokenizer, clock)
         if isinstance(found, ModelError):
             raise found
         ids = list(found.ids)
-        if not clock.is_read:  # what writes the time says something else tomorrow
+        # What writes the time says something else tomorrow.
+        if not clock.is_read and len(name) <= _MOST_SPELT * len(ids):
             self._remember(name, ids)
         return ids
 
     def _remember(self, name: str, ids: list[int]) -> None:
-        self._known[name] = ids
-        self._held += len(ids)
-        while self._held > _MOST_TOKENS:
-            _, oldest = self._known.popitem(last=False)
-            self._held -= len(oldest)
+        with self._lock:
+            if name in self._known:  # another thread was there first
+                return
+            self._known[name] = ids
+            self._held += len(ids)
+            while self._held > _MOST_TOKENS:
+                _, oldest = self._known.popitem(last=False)
+                self._held -= len(oldest)

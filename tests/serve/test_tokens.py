@@ -48,3 +48,10 @@ def test_a_chat_that_the_template_refuses(tokenizer: Any) -> None:
     tokenizer.chat_template = "{{ raise_exception('no') }}"
     with pytest.raises(ModelError, match="refused"):
         Tokens(tokenizer).of([CHAT])
+
+
+def test_what_is_far_longer_than_its_tokens_is_not_remembered(tokenizer: Any) -> None:
+    tokenizer.chat_template = "{{ messages[-1].content }}"
+    long = Prompt([{"role": "user", "content": "x" * 9000}, {"role": "user", "content": "Tom"}], "")
+    known = Tokens(tokenizer)
+    assert known.of([long]) == known.of([long]) and not known._known
