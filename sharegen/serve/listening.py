@@ -94,8 +94,9 @@ class Listener:
         self.server.force_exit = self.server.force_exit or at_once
 
     def join(self, seconds: float) -> None:
-        """Wait until it is over, so long at most."""
-        self._thread.join(seconds)
+        """Wait until it is over, so long at most; it may not have begun."""
+        if self._thread.ident is not None:
+            self._thread.join(seconds)
 
 
 def _allow_descriptors(connections: int) -> None:
@@ -109,7 +110,8 @@ def _allow_descriptors(connections: int) -> None:
 
 
 def _protocol(seconds: float) -> type[H11Protocol]:
-    """uvicorn's, for clients that send the head of a request within so many seconds."""
+    """uvicorn's, for clients that send the head of a request within so many seconds, and so what is
+    left of a body that was answered before its end."""
 
     class Protocol(H11Protocol):
         _late: asyncio.TimerHandle | None = None
@@ -127,7 +129,9 @@ def _protocol(seconds: float) -> type[H11Protocol]:
             super().connection_lost(exc)
 
         def _watch(self) -> None:
-            if self.conn.their_state is not h11.IDLE:  # the head is there, and bodies have a timer
+            theirs = self.conn.their_state
+            is_unread = theirs is h11.SEND_BODY and self.conn.our_state is h11.DONE
+            if theirs is not h11.IDLE and not is_unread:  # the head is there: bodies have a timer
                 self._let_be()
             elif self._late is None:
                 self._late = self.loop.call_later(seconds, self.transport.close)
