@@ -46,9 +46,12 @@ class Guard:
         if refusal is None:
             await self._app(scope, receive, counted)
             return
-        headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+        # The connection stays open: closed before a large body is sent, it would take the answer
+        # with it.
+        body = json.dumps(refusal.body).encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         await counted({"type": "http.response.start", "status": refusal.status, "headers": headers})
-        await counted({"type": "http.response.body", "body": json.dumps(refusal.body).encode()})
+        await counted({"type": "http.response.body", "body": body})
 
     def _refusal(self, scope: Scope) -> Refusal | None:
         if sum(len(name) + len(value) for name, value in scope["headers"]) > self._most:
