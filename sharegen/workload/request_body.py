@@ -226,9 +226,10 @@ def refused(error: ValidationError, model: type[BaseModel]) -> Refused:
     name = str(first["loc"][0]) if first["loc"] else ""
     param = _FIELDS.get(name, name)
     if first["type"] == "extra_forbidden":
-        near = nearest(name, list(model.model_fields))
-        hint = _INSTEAD.get(name, f"did you mean {near!r}?" if near else None)
-        said = f"unknown field {name!r:.{SHOWN}}" + (f": {hint}" if hint else "")
+        whole = ".".join(map(str, first["loc"]))
+        near = nearest(name, list(model.model_fields)) if whole == name else None
+        hint = _INSTEAD.get(whole, f"did you mean {near!r}?" if near else None)
+        said = f"unknown field {whole!r:.{SHOWN}}" + (f": {hint}" if hint else "")
         return Refused(said, param, "unknown_parameter")
     if first["type"] == "missing":
         return Refused(f"the field {name!r} is missing", param, "missing_required_parameter")
