@@ -1,14 +1,17 @@
 """The endpoint: HTTP requests in, tickets to the engine, answers out.
 
 All of it runs in the thread that listens, on one event loop; what a body costs to read (templates,
-tokenising) in a second thread, so that nobody waits for another's.
+tokenising) in a second thread, and in a third where the body is large: to tokenise megabytes takes
+seconds, for which nobody else waits.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
+import traceback
 import uuid
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +36,7 @@ from sharegen.serve.limits import Limits
 from sharegen.serve.metrics import Counts, as_text
 from sharegen.serve.ticket import News, Ticket
 
+_LARGE = 256 << 10  # bytes of a body that others do not wait for
 _PASSED = 16  # times the bytes of a body that may be, which are read to say that they are too many
 
 
@@ -63,6 +67,7 @@ class Api:
         self._created = int(time.time())
         self._receiving = 0  # bytes of bodies
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="sharegen-read")
+        self._reading_large = ThreadPoolExecutor(1, thread_name_prefix="sharegen-read-large")
         guard = Middleware(
             Guard, key=key, is_local=is_local, most=limits.headers, counts=self.counts
         )
@@ -76,7 +81,7 @@ class Api:
                 Route("/metrics", self._metrics),
             ],
             middleware=[guard],
-            exception_handlers={Refusal: _refused, HTTPException: _no_such},
+            exception_handlers={Refusal: _refused, HTTPException: _no_such, Exception: _broken},
         )
 
     def tell(self, news: list[tuple[Ticket, News]]) -> None:
@@ -142,8 +147,9 @@ class Api:
         if kind != "application/json":
             raise Refusal(415, f"the body is of type {kind or 'none'!r:.80}: send application/json")
         body = await self._body(request)
+        by = self._reading if len(body) <= _LARGE else self._reading_large
         reading = asyncio.get_running_loop().run_in_executor
-        return await reading(self._reading, self._reader.read, endpoint, body)
+        return await reading(by, self._reader.read, endpoint, body)
 
     async def _body(self, request: Request) -> bytes:
         """The body, of no more bytes and in no more time than there may be."""
@@ -298,6 +304,15 @@ async def _refused(request: Request, error: Exception) -> Response:
     if error.status in (408, 413):
         response.headers["connection"] = "close"  # the rest of the body is not read
     return response
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    """A defect of the server's own: where it is goes to stderr, without its words, which may be a
+    prompt's."""
+    place = "".join(traceback.format_tb(error.__traceback__))
+    print(f"sharegen: {type(error).__name__} in an answer, at\n{place}", end="", file=sys.stderr)
+    said = f"the server has a defect: {type(error).__name__}; its stderr says where"
+    return _json(Refusal(500, said).body, 500)
 
 
 async def _no_such(request: Request, error: Exception) -> Response:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import openai
 import pytest
 
 from sharegen import LLM, SamplingParams
+from sharegen.serve import api
 from sharegen.serve.limits import Limits
 from tests.serve.serving import KV, NAME, Served, serving
 from tests.tiny import save_tiny_model
@@ -207,6 +210,9 @@ BAD: dict[str, tuple[Any, int, str]] = {
     "no such token": ({"prompt": [5, 100_000]}, 400, "outside the model's vocabulary"),
     "a wrong type": ({"prompt": "a", "stream": "yes"}, 400, "stream is 'yes'"),
     "options of no stream": ({"prompt": "a", "stream_options": {}}, 400, "needs stream"),
+    "an option of no stream of OpenAI's": (
+        {"prompt": "a", "stream": True, "stream_options": {"continuous_usage_stats": True}},
+        400, "unknown field 'stream_options.continuous_usage_stats'"),
     "a wrong grammar": (
         {"prompt": "a", "structured_outputs": {"regex": "("}}, 400, "structured_outputs"),
 }  # fmt: skip
@@ -287,6 +293,54 @@ def test_slow_and_malformed_clients_cost_nobody_else(
     wait_until_idle(impatient)
 
 
+def test_the_rest_of_a_body_that_was_answered_is_not_waited_for(impatient: Served) -> None:
+    head = HEAD.replace(b"application/json", b"text/plain") + b"Content-Length: 5000000\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", impatient.port), timeout=60) as client:
+        client.sendall(head)
+        assert client.recv(4096).startswith(b"HTTP/1.1 415")
+        until = time.monotonic() + 60
+        with pytest.raises(ConnectionError):
+            while time.monotonic() < until:
+                client.sendall(b"x")
+                time.sleep(0.05)
+
+
+def test_a_large_body_is_read_beside_the_others(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, begun, may_end = served.server.api._reader, threading.Event(), threading.Event()
+    read = reader.read
+
+    def slow(endpoint: Any, body: bytes) -> Any:
+        if len(body) > 20_000:
+            begun.set()
+            assert may_end.wait(60)
+        return read(endpoint, body)
+
+    monkeypatch.setattr(reader, "read", slow)
+    monkeypatch.setattr(api, "_LARGE", 20_000)
+    with ThreadPoolExecutor(1) as beside:
+        large = beside.submit(served.ask, "/v1/completions", {"prompt": "a " * 20_000})
+        assert begun.wait(60)
+        assert served.ask("/v1/completions", {"prompt": "a", "max_tokens": 1})[0] == 200
+        may_end.set()
+        assert large.result()[1]["error"]["code"] == "context_length_exceeded"
+
+
+def test_a_defect_is_told_without_words_of_a_prompt(
+    served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def defect(endpoint: Any, body: bytes) -> Any:
+        raise ValueError(body)
+
+    monkeypatch.setattr(served.server.api._reader, "read", defect)
+    status, answer = served.ask("/v1/completions", {"prompt": "a secret"})
+    assert status == 500 and answer["error"]["type"] == "server_error"
+    told = capsys.readouterr().err
+    assert "ValueError" in told and "test_api.py" in told and "secret" not in told
+    wait_until_idle(served)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_who_leaves_is_let_go_of(served: Served, stream: bool) -> None:
     wait_until_idle(served)
@@ -311,6 +365,7 @@ def test_keys_are_asked_for_and_requests_bounded(folder: Path) -> None:
         for brought in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "s3cret"}):
             status, answer = served.ask("/v1/completions", body, **brought)
             assert status == 401 and answer["error"]["code"] == "invalid_api_key"
+        assert served.ask("/v1/completions", b"x" * 8_000_000)[0] == 401
         assert served.ask("/metrics", method="GET")[0] == 401
         assert served.ask("/health", method="GET")[0] == 200
         right = {"Authorization": "Bearer s3cret"}
