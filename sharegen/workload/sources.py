@@ -124,6 +124,8 @@ def model_of(recipe: Recipe, job: Job, is_flag: bool) -> str:
             return str(folder.resolve())
         if (folder / _OWN / "config.json").is_file():  # tinymath keeps its model beside its data
             return str((folder / _OWN).resolve())
+        if folder.is_file():  # its name stays, for the hub's cache links to files without a suffix
+            return str(folder.parent.resolve() / folder.name)
         if folder.exists():
             return str(folder.resolve())
     return model

@@ -68,6 +68,13 @@ def test_a_preset_name_stands_for_its_model(recipe: str, tmp_path: Path) -> None
     assert job.dataset.source == "someone/else"
 
 
+def test_a_file_that_is_a_link_keeps_its_name(recipe: str, tmp_path: Path) -> None:
+    (tmp_path / "0f1e2d").write_bytes(b"GGUF")
+    (tmp_path / "mine.gguf").symlink_to("0f1e2d")
+    job = resolve(recipe, flags={"model": str(tmp_path / "mine.gguf")})
+    assert job.model == str(tmp_path / "mine.gguf")
+
+
 def test_a_model_flag_is_looked_up_here_and_a_recipe_s_own_beside_it(
     recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,6 +59,15 @@ class GGUFHeader:
     data: int
 
 
+def begins_as_gguf(file: Path) -> bool:
+    """Whether a file is one by its first bytes: caches keep them under names without a suffix."""
+    try:
+        with file.open("rb") as stream:
+            return stream.read(len(_MAGIC)) == _MAGIC
+    except OSError:
+        return False
+
+
 def check_gguf(file: Path) -> None:
     """Raise ModelError for what is no whole GGUF file of kinds that can be read."""
     for package in ("gguf", "accelerate"):

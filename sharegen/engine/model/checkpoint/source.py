@@ -30,7 +30,12 @@ from transformers import AutoConfig
 
 from sharegen.common.hub import hub_is_reachable
 from sharegen.engine.model.checkpoint.folder import check_folder
-from sharegen.engine.model.checkpoint.gguf import check_gguf, dtype_of, scale_positions
+from sharegen.engine.model.checkpoint.gguf import (
+    begins_as_gguf,
+    check_gguf,
+    dtype_of,
+    scale_positions,
+)
 from sharegen.errors import ModelError, UsageError
 
 # What transformers is seen to raise for folders and repositories that it cannot load.
@@ -95,7 +100,7 @@ def locate(
     """
     text = os.fspath(name)
     folder = Path(os.path.expanduser(text))
-    is_file = folder.is_file() and folder.suffix.lower() == ".gguf"
+    is_file = folder.is_file() and (folder.suffix.lower() == ".gguf" or begins_as_gguf(folder))
     if revision is not None and (folder.is_dir() or is_file):
         raise UsageError(
             f"revision {revision!r} is of a model on the hub, and {text} is a "
@@ -129,7 +134,9 @@ def locate(
 def load_config(source: Source) -> Any:
     """The model's config. Raises ModelError."""
     if source.folder is not None and not (source.folder / "config.json").is_file():
-        raise ModelError(f"model folder {source.name} has no config.json")
+        inside = min(source.folder.glob("*.gguf"), default=None)
+        hint = "" if inside is None else f": give the GGUF file itself, such as {inside}"
+        raise ModelError(f"model folder {source.name} has no config.json{hint}")
     with explained(source, "config"):
         config = AutoConfig.from_pretrained(source.origin, **source.arguments)
     if source.gguf is not None:

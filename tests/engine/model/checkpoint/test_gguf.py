@@ -15,6 +15,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from sharegen import LLM
 from sharegen.engine.core.request import SamplingParams
 from sharegen.engine.model.checkpoint.gguf import kinds_of, read_header
+from sharegen.engine.model.checkpoint.source import load_config, locate
 from sharegen.engine.model.checkpoint.tokenizer import load_tokenizer
 from sharegen.engine.model.fingerprint import fingerprint_of_place
 from sharegen.engine.model.fp8.products import E4M3, EMULATE
@@ -145,6 +146,16 @@ def test_what_is_no_gguf_file(file: Path) -> None:
     assert message(file).startswith("no file ")
     write_tiny_gguf(file)
     assert "is of a model on the hub" in message(file, revision="main")
+
+
+def test_a_file_goes_by_what_is_in_it_and_a_folder_names_it(file: Path) -> None:
+    write_tiny_gguf(file)
+    assert f"give the GGUF file itself, such as {file}" in message(file.parent)
+    digest = file.rename(file.parent / "sha256-0f1e2d")
+    source = locate(digest)
+    assert source.gguf == digest
+    assert load_config(source).model_type == "llama"
+    assert load_tokenizer(digest)("a b")["input_ids"]
 
 
 def test_what_of_a_file_cannot_be_run(file: Path) -> None:
