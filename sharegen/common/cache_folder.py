@@ -52,15 +52,16 @@ def trim(folder: Path, limit: int, depth: int, now: float | None = None) -> None
     """Remove what was written longest ago, until the folder holds `limit` bytes at most.
 
     depth: what is so many levels below the folder goes as a whole or stays. What was written within
-    a day stays, for somebody may be at work with it. Others may remove or write at the same time.
+    a day stays, however deep, for somebody may be at work with it. Others may remove or write at
+    the same time.
     """
     now = time.time() if now is None else now
     entries = []
-    for entry in folder.glob("/".join("*" * depth)):
-        try:
-            entries.append((entry.lstat().st_mtime, _size(entry), entry))
-        except OSError:  # somebody else has removed it
-            continue
+    # Python before 3.13 has the search end where somebody else removes what it goes through.
+    with contextlib.suppress(OSError):
+        for entry in folder.glob("/".join("*" * depth)):
+            with contextlib.suppress(OSError):
+                entries.append((*_written_and_size(entry), entry))
     total = sum(size for _, size, _ in entries)
     for written, size, entry in sorted(entries):
         if total <= limit or written > now - _AT_WORK_SECONDS:
@@ -77,12 +78,16 @@ def _remove(entry: Path) -> None:
         entry.unlink()
 
 
-def _size(entry: Path) -> int:
-    total = 0 if entry.is_dir() else entry.lstat().st_size
-    for place, _, names in os.walk(entry):
-        for name in names:
+def _written_and_size(entry: Path) -> tuple[float, int]:
+    """When something of it was written last, and the bytes of its files."""
+    own = entry.lstat()
+    written, total = own.st_mtime, 0 if entry.is_dir() else own.st_size
+    for place, folders, names in os.walk(entry):
+        for name in (*folders, *names):
             try:
-                total += os.lstat(os.path.join(place, name)).st_size
-            except OSError:
+                found = os.lstat(os.path.join(place, name))
+            except OSError:  # somebody else has removed it
                 continue
-    return total
+            written = max(written, found.st_mtime)
+            total += 0 if name in folders else found.st_size
+    return written, total

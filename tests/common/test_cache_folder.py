@@ -22,7 +22,8 @@ def _entry(folder: Path, name: str, size: int, written: float) -> Path:
     entry = folder / "version" / name
     entry.mkdir(parents=True)
     (entry / "code").write_bytes(b"x" * size)
-    os.utime(entry, (written, written))
+    for each in (entry / "code", entry):
+        os.utime(each, (written, written))
     return entry
 
 
@@ -81,6 +82,21 @@ def test_what_was_written_today_stays(tmp_path):
     entry = _entry(tmp_path, "new", 100, -_DAY / 2)
     trim(tmp_path, 0, 2, now=0.0)
     assert entry.exists()
+
+
+def test_what_was_written_deep_inside_counts(tmp_path):
+    entry = _entry(tmp_path, "old", 100, -9 * _DAY)
+    os.utime(entry / "code", (-_DAY / 2, -_DAY / 2))
+    trim(tmp_path, 0, 2, now=0.0)
+    assert entry.exists()
+
+
+def test_a_folder_that_is_gone_while_it_is_searched_is_no_error(tmp_path, monkeypatch):
+    def gone(folder, pattern):
+        raise FileNotFoundError(folder)
+
+    monkeypatch.setattr(Path, "glob", gone)
+    trim(tmp_path, 0, 2)
 
 
 def test_files_and_links_are_trimmed_and_what_links_lead_to_is_not(tmp_path):

@@ -9,10 +9,12 @@ what does not load they compile again.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
 import sys
+import tempfile
 from importlib import metadata
 from pathlib import Path
 
@@ -30,7 +32,7 @@ def keep_compiled_code(card: str) -> Path | None:
     stays.
     """
     folder = usable_folder("compiled")
-    if folder is None:
+    if folder is None or not _takes_code(folder):
         return None
     own = folder / _version(card)
     try:
@@ -44,15 +46,31 @@ def keep_compiled_code(card: str) -> Path | None:
     return own
 
 
+def _takes_code(folder: Path) -> bool:
+    """Whether compiled code can be loaded from there, and torch's locks held.
+
+    Homes are mounted without the right to run what is in them, or over a network without locks.
+    """
+    try:
+        if os.statvfs(folder).f_flag & getattr(os, "ST_NOEXEC", 0):
+            return False
+        with tempfile.TemporaryFile(dir=folder) as trial:
+            fcntl.flock(trial, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
 def _torch_s_own() -> str | None:
     """The folder that torch sets by itself, as soon as its compiler is imported."""
     if "torch._inductor" not in sys.modules:
         return None
     try:
         from torch._inductor.runtime.cache_dir_utils import default_cache_dir
-    except ImportError:  # of another version: what is set is taken for the user's
-        return None
-    return str(default_cache_dir())
+
+        return str(default_cache_dir())
+    except (ImportError, KeyError, OSError):  # another version, or a user without a name
+        return None  # what is set is taken for the user's
 
 
 def _version(card: str) -> str:

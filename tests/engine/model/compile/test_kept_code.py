@@ -1,11 +1,14 @@
+import errno
 import os
 import subprocess
 import sys
 from importlib import metadata
+from types import SimpleNamespace
 
 import pytest
 
 from sharegen.common import cache_folder
+from sharegen.engine.model.compile import kept_code
 from sharegen.engine.model.compile.kept_code import keep_compiled_code
 
 _SETTINGS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
@@ -41,6 +44,24 @@ def test_a_user_s_own_settings_stay(monkeypatch):
     folder = keep_compiled_code("a card")
     assert os.environ["TRITON_CACHE_DIR"] == "/mine"
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(folder / "inductor")
+
+
+def test_a_place_from_which_no_code_runs_or_without_locks_is_no_cache(monkeypatch):
+    blocks = dict.fromkeys(("f_frsize", "f_blocks", "f_bfree", "f_bavail"), 4096)
+    mounted = SimpleNamespace(f_flag=8, **blocks)
+    with monkeypatch.context() as patch:
+        patch.setattr(kept_code.os, "statvfs", lambda place: mounted)
+        patch.setattr(os, "ST_NOEXEC", 8, raising=False)
+        assert keep_compiled_code("a card") is None
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kept_code.fcntl, "flock", refuse)
+        assert keep_compiled_code("a card") is None
+    assert not any(setting in os.environ for setting in _SETTINGS)
+    assert keep_compiled_code("a card") is not None
 
 
 @pytest.mark.slow
