@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
@@ -85,7 +86,8 @@ class LLM(llm.LLM):
             _refuse("enable_lora", _ONE_LORA)
         given = {name: value for name, value in named.items() if value is not None}
         super().__init__(model, **given)
-        self.llm_engine = _Engine(_ModelConfig(str(model), self.dtype, self.context_length))
+        config = _ModelConfig(str(model), self.dtype, self.context_length)
+        self.llm_engine = _Engine(config, weakref.ref(self))
 
     def generate(
         self,
@@ -145,15 +147,27 @@ class _ModelConfig:
     max_model_len: int
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Engine:
-    """What clients read of vLLM's engine."""
+    """What clients read of vLLM's engine. llm: whose it is, which it does not keep alive."""
 
     model_config: _ModelConfig
+    llm: weakref.ref[LLM]
 
     def get_model_config(self) -> _ModelConfig:
         """The same, by vLLM's method."""
         return self.model_config
+
+    @property
+    def model_executor(self) -> NoReturn:
+        """vLLM's ranks. Clients delete it to free the memory of an LLM, which closes it here."""
+        raise AttributeError("vLLM's model_executor is not here: ranks are the LLM's own")
+
+    @model_executor.deleter
+    def model_executor(self) -> None:
+        llm = self.llm()
+        if llm is not None:
+            llm.close()
 
 
 def _refuse(name: str, instead: str) -> NoReturn:

@@ -11,14 +11,22 @@ _PARAMS = {
 }
 _PROMPTS = {"TextPrompt": _LLM, "TokensPrompt": _LLM, "PromptType": _LLM}
 _TOKENIZERS = {"get_tokenizer": "sharegen.as_vllm.tokenizers"}
+_BEAMS = {"BeamSearchOutput": _OUTPUTS, "BeamSearchSequence": _OUTPUTS}
+_GROUPS = dict.fromkeys(
+    ("destroy_distributed_environment", "destroy_model_parallel"), "sharegen.as_vllm.groups"
+)
 _RESULTS = {"CompletionOutput": _OUTPUTS, "RequestOutput": _OUTPUTS}
 
 MODULES: dict[str, dict[str, str]] = {
     "vllm": {"LLM": _LLM} | _PARAMS | _PROMPTS | _RESULTS,
+    "vllm.beam_search": _BEAMS,
+    "vllm.distributed": _GROUPS,
+    "vllm.distributed.parallel_state": _GROUPS,
     "vllm.entrypoints": {},
     "vllm.entrypoints.chat_utils": {"resolve_hf_chat_template": "sharegen.as_vllm.tokenizers"},
     "vllm.entrypoints.llm": {"LLM": _LLM},
     "vllm.inputs": _PROMPTS,
+    "vllm.inputs.data": _PROMPTS,
     "vllm.logprobs": {"Logprob": _OUTPUTS},
     "vllm.lora": {},
     "vllm.lora.request": {"LoRARequest": _LLM},
@@ -33,6 +41,8 @@ MODULES: dict[str, dict[str, str]] = {
 
 _SERVER = "start `sharegen serve` and call it as an OpenAI endpoint"
 
+_RANKS = "ranks and workers are LLM's: tensor_parallel_size, workers"
+
 NOT_HERE = {
     "vllm.AsyncLLMEngine": _SERVER,
     "vllm.AsyncEngineArgs": _SERVER,
@@ -46,10 +56,11 @@ NOT_HERE = {
     "vllm.ClassificationRequestOutput": "there is text generation only",
     "vllm.ScoringRequestOutput": "there is text generation only",
     "vllm.entrypoints.openai": _SERVER,
-    "vllm.distributed": "ranks and workers are LLM's: tensor_parallel_size, workers",
+    "vllm.distributed.device_communicators": _RANKS,
+    "vllm.distributed.parallel_state.get_world_group": _RANKS,
+    "vllm.distributed.utils": _RANKS,
     "vllm.multimodal": "prompts are text or token ids",
     "vllm.v1": _SERVER,
     "vllm.sampling_params.GuidedDecodingParams": "use StructuredOutputsParams",
-    "vllm.beam_search": "the outputs of LLM.beam_search are sharegen.BeamSearchOutput",
 }
 """Names of vLLM's that there are not, or whole modules -> what to use."""

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from sharegen import LLM as OWN
+from sharegen.as_vllm.groups import destroy_distributed_environment, destroy_model_parallel
 from sharegen.as_vllm.llm import LLM, LoRARequest, SamplingParams, TextPrompt, TokensPrompt
 from sharegen.as_vllm.tokenizers import get_tokenizer, resolve_hf_chat_template
+from sharegen.errors import UsageError
 from tests.tiny import save_tiny_model
 
 
@@ -48,6 +50,17 @@ def test_clients_read_the_context(llm: LLM) -> None:
     config = llm.llm_engine.model_config
     assert config is llm.llm_engine.get_model_config()
     assert config.max_model_len == llm.context_length
+
+
+def test_clients_free_it_as_they_free_vllm_s(folder: Path) -> None:
+    llm = LLM(str(folder), kv_cache_memory=1 << 20)
+    with pytest.raises(AttributeError, match="model_executor is not here"):
+        llm.llm_engine.model_executor  # noqa: B018
+    destroy_model_parallel()
+    destroy_distributed_environment()
+    del llm.llm_engine.model_executor
+    with pytest.raises(UsageError, match="closed"):
+        llm.generate("one")
 
 
 def test_parameters_are_copied_and_sent() -> None:
