@@ -135,6 +135,12 @@ class Reader:
         if body.get("seed") is None:  # the server's is no request's own: each draws anew
             params = replace(params, seed=None)
         if echo and params.logprobs is not None:
+            if delivery.stream:  # what the model says of a prompt is known with the last token
+                raise Refused(
+                    "echo with logprobs is not streamed: leave one of the three out",
+                    "stream",
+                    "unsupported_parameter",
+                )
             params = replace(params, prompt_logprobs=params.logprobs)
         if len(asked.prompts) * params.n > self._limits.choices:
             raise Refused(

@@ -210,6 +210,8 @@ BAD: dict[str, tuple[Any, int, str]] = {
     "no such token": ({"prompt": [5, 100_000]}, 400, "outside the model's vocabulary"),
     "a wrong type": ({"prompt": "a", "stream": "yes"}, 400, "stream is 'yes'"),
     "options of no stream": ({"prompt": "a", "stream_options": {}}, 400, "needs stream"),
+    "a stream of what is said of a prompt": (
+        {"prompt": "a", "stream": True, "echo": True, "logprobs": 1}, 400, "is not streamed"),
     "an option of no stream of OpenAI's": (
         {"prompt": "a", "stream": True, "stream_options": {"continuous_usage_stats": True}},
         400, "unknown field 'stream_options.continuous_usage_stats'"),
