@@ -65,7 +65,7 @@ class Api:
         self._names, self._fingerprint = names, fingerprint
         self._tokenizer, self._spell = tokenizer, spell
         self._created = int(time.time())
-        self._receiving = 0  # bytes of bodies
+        self._held = 0  # bytes of bodies that are received, or wait to be read
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="sharegen-read")
         self._reading_large = ThreadPoolExecutor(1, thread_name_prefix="sharegen-read-large")
         guard = Middleware(
@@ -146,14 +146,17 @@ class Api:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise Refusal(415, f"the body is of type {kind or 'none'!r:.80}: send application/json")
-        body = await self._body(request)
-        by = self._reading if len(body) <= _LARGE else self._reading_large
-        reading = asyncio.get_running_loop().run_in_executor
-        return await reading(by, self._reader.read, endpoint, body)
-
-    async def _body(self, request: Request) -> bytes:
-        """The body, of no more bytes and in no more time than there may be."""
         body = bytearray()
+        try:
+            await self._receive_in_time(request, body)
+            by = self._reading if len(body) <= _LARGE else self._reading_large
+            reading = asyncio.get_running_loop().run_in_executor
+            return await reading(by, self._reader.read, endpoint, bytes(body))
+        finally:
+            self._held -= len(body)
+
+    async def _receive_in_time(self, request: Request, body: bytearray) -> None:
+        """The body, of no more bytes and in no more time than there may be."""
         try:
             async with asyncio.timeout(self._limits.client_seconds):
                 await self._receive(request, body)
@@ -162,9 +165,6 @@ class Api:
                 408,
                 f"the body took longer than {self._limits.client_seconds:g} s (--client-timeout)",
             ) from None
-        finally:
-            self._receiving -= len(body)
-        return bytes(body)
 
     async def _receive(self, request: Request, body: bytearray) -> None:
         """Read a body. Whoever sends too much hears of it when all is sent, and nothing is kept:
@@ -185,9 +185,9 @@ class Api:
                 raise too_large
             if max(passed, said) > most:
                 continue
-            if self._receiving + len(chunk) > self._limits.bodies:
+            if self._held + len(chunk) > self._limits.bodies:
                 raise Refusal(429, "too many large requests at once: ask again later")
-            self._receiving += len(chunk)
+            self._held += len(chunk)
             body += chunk
         if max(passed, said) > most:
             raise too_large

@@ -27,5 +27,5 @@ class Limits:
 
     @property
     def bodies(self) -> int:
-        """Bytes of all bodies that are being received."""
+        """Bytes of all bodies that are being received, or wait to be read."""
         return 32 * self.body
