@@ -7,12 +7,14 @@ reads an adapter is told or refused, for a merged model does not show it.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import warnings
 from collections.abc import Iterable
 from typing import Any
 
+import torch
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -39,6 +41,8 @@ def merge_adapter(model: PreTrainedModel, adapter: Source) -> PreTrainedModel:
 
     Raises ModelError for what is no adapter of this model, or none that weights can hold.
     """
+    if torch.distributed.is_available():  # peft takes it for imported; `lean_imports.py` leaves it
+        importlib.import_module("torch.distributed.tensor")
     try:
         from peft import PeftModel
     except ImportError:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -123,3 +125,22 @@ def test_what_peft_warns_of_is_told(folder: Path, tmp_path: Path) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text()), "from_the_future": 1}))
     with pytest.warns(UserWarning, match=f"^adapter {tmp_path}: .*from_the_future"):
         load_model(folder, device="cpu", adapter=tmp_path)
+
+
+_LEAN = """
+import sys
+from sharegen.engine.model.lean_imports import import_transformers
+
+import_transformers()
+from sharegen.engine.model.load import load_model
+
+load_model(sys.argv[1], device="cpu", adapter=sys.argv[2])
+"""
+
+
+@pytest.mark.slow
+def test_a_command_on_a_cpu_merges_it_too(folder: Path, tmp_path: Path) -> None:
+    """There torch's DTensors, which peft takes for imported, are left out of transformers."""
+    save_adapter(folder, tmp_path, peft.LoraConfig(target_modules=["q_proj"]))
+    command = [sys.executable, "-c", _LEAN, str(folder), str(tmp_path)]
+    subprocess.run(command, check=True, timeout=250)
