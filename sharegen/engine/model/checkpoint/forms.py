@@ -118,7 +118,8 @@ def _gptq(name: str, settings: Mapping[str, Any]) -> GPTQ:
         raise _refusal(name, f"GPTQ of {bits} bits")
     if layout not in _GPTQ_LAYOUTS:
         raise _refusal(name, f"GPTQ in the layout {layout}")
-    if settings.get("dynamic"):
+    # "-:" names what is left as it is, which shows in what the checkpoint has of it.
+    if any(not str(layers).startswith("-:") for layers in settings.get("dynamic") or ()):
         raise _refusal(name, "GPTQ with other settings for some layers (dynamic)")
     if settings.get("pack_dtype", "int32") != "int32":
         raise _refusal(name, f"GPTQ packed in {settings['pack_dtype']}")
@@ -127,7 +128,7 @@ def _gptq(name: str, settings: Mapping[str, Any]) -> GPTQ:
 
 def _awq(name: str, settings: Mapping[str, Any]) -> AWQ:
     bits = settings.get("bits", settings.get("w_bit"))
-    layout = settings.get("version")
+    layout = settings.get("version", settings.get("checkpoint_format"))
     if bits != 4:
         raise _refusal(name, f"AWQ of {bits} bits")
     if layout not in _AWQ_LAYOUTS and str(layout).lower() != "gemm":

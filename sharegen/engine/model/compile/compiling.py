@@ -82,6 +82,8 @@ def optimise(model: LoadedModel) -> Optimised:
     if reason is not None:
         done.left.append(f"mixers: {reason:.200}")
         warnings.warn(f"mixers run uncompiled: {reason:.200}", stacklevel=2)
+    elif compiled := sum(mixer.compiled is not None for mixer in model.mixers):
+        done.fused.append(f"{compiled} mixers for decoding")
     return done
 
 

@@ -142,10 +142,12 @@ def refused(folder: Path, **options: Any) -> str:
     [
         (GPTQ | {"bits": 3}, "GPTQ of 3 bits"),
         (GPTQ | {"checkpoint_format": "marlin"}, "GPTQ in the layout marlin"),
-        (GPTQ | {"dynamic": {"-:.*": {}}}, "other settings for some layers"),
+        (GPTQ | {"dynamic": {"-:a": {}, "+:b": {"bits": 8}}}, "other settings for some layers"),
+        (GPTQ | {"dynamic": {"b": {"bits": 8}}}, "other settings for some layers"),
         (GPTQ | {"group_size": 0}, "groups of 0"),
         (AWQ | {"bits": 8}, "AWQ of 8 bits"),
         (AWQ | {"version": "gemv"}, "AWQ in the layout gemv"),
+        ({"quant_method": "awq", "bits": 4, "checkpoint_format": "gemv"}, "the layout gemv"),
         (BLOCKS | {"weight_block_size": [64, 128]}, "blocks of [64, 128]"),
         (BLOCKS | {"activation_scheme": "static"}, "fixed scales of activations"),
         (compressed_blocks([64, 64]), "blocks of [64, 64]"),
@@ -169,6 +171,10 @@ def test_other_kinds_are_refused_by_name(settings: dict[str, Any], named: str) -
     with pytest.raises(ModelError) as error:
         form_of("tiny", settings)
     assert named in str(error.value) and "model tiny is quantised" in str(error.value)
+
+
+def test_layers_that_are_left_out_by_name_are_no_other_kind() -> None:
+    assert form_of("tiny", GPTQ | {"dynamic": {"-:.*gate.*": {}}}) == form_of("tiny", GPTQ)
 
 
 Q = "model.layers.1.self_attn.q_proj."
