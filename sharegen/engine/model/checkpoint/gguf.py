@@ -79,7 +79,7 @@ def check_gguf(file: Path) -> None:
     if not isinstance(architecture, str):
         raise ModelError(f"{file}: names no architecture (general.architecture)")
     parts = header.metadata.get("split.count", 0)
-    if parts > 1:
+    if isinstance(parts, int) and parts > 1:
         raise ModelError(
             f"{file}: is one of {parts} files of a model: join them (llama-gguf-split --merge)"
         )
@@ -113,13 +113,15 @@ def scale_positions(file: Path, config: Any) -> None:
         stream.seek(header.data + tensor.start)
         content = bytearray(stream.read(4 * math.prod(tensor.shape)))
     factors = torch.frombuffer(content, dtype=torch.float32)
-    own = config.rope_parameters
-    rope = _LLAMA3 | {"rope_theta": own["rope_theta"], "factor": round(float(factors.max()), 3)}
+    theta = (getattr(config, "rope_parameters", None) or {}).get("rope_theta")
+    if theta is None or getattr(config, "head_dim", None) is None:  # of each kind of layer, perhaps
+        raise _scaled_otherwise(file, "factors of its own")
+    rope = _LLAMA3 | {"rope_theta": theta, "factor": round(float(factors.max()), 3)}
     changed = copy.deepcopy(config)
     changed.rope_parameters = rope
     scaled, _ = ROPE_INIT_FUNCTIONS["llama3"](changed, torch.device("cpu"))
     exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
-    plain = own["rope_theta"] ** -exponents
+    plain = theta**-exponents
     if factors.shape != scaled.shape or not torch.allclose(plain / scaled, factors, rtol=1e-3):
         raise _scaled_otherwise(file, "factors of its own")
     config.rope_parameters = rope

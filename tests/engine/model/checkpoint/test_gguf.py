@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from sharegen import LLM
 from sharegen.engine.core.request import SamplingParams
-from sharegen.engine.model.checkpoint.gguf import kinds_of, read_header
+from sharegen.engine.model.checkpoint.gguf import kinds_of, read_header, scale_positions
 from sharegen.engine.model.checkpoint.source import load_config, locate
 from sharegen.engine.model.checkpoint.tokenizer import load_tokenizer
 from sharegen.engine.model.fingerprint import fingerprint_of_place
@@ -125,6 +126,10 @@ def test_positions_are_scaled_as_llama_3_does(file: Path) -> None:
     assert "scales its positions (factors of its own)" in message(file)
     write_tiny_gguf(file, factors=factors[:3], theta=5e5)
     assert "scales its positions (factors of its own)" in message(file)
+    of_each_kind = {"rope_parameters": {"full_attention": rope, "sliding_attention": rope}}
+    for other in ({}, {"rope_parameters": rope}, of_each_kind | {"head_dim": 8}):
+        with pytest.raises(ModelError, match="scales its positions"):
+            scale_positions(file, SimpleNamespace(**other))
 
 
 @pytest.mark.parametrize("share", [0.0005, 0.01, 0.3, 0.9, 0.999])
