@@ -106,6 +106,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Less time and memory for what strangers' templates and patterns compute."""
     monkeypatch.setattr(confined, "SECONDS", 0.3)
     monkeypatch.setattr(confined, "MEMORY", 2**28)
+    monkeypatch.setattr(confined, "_PATIENCE", 200)  # however busy the machine is
     confined.stop()
     yield
     confined.stop()

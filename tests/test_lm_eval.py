@@ -26,7 +26,8 @@ needs_lm_eval = pytest.mark.skipif(
 def test_without_lm_eval(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delitem(sys.modules, "sharegen.lm_eval", raising=False)
+    for name in [name for name in sys.modules if name.startswith("sharegen.lm_eval")]:
+        monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     with pytest.raises(SystemExit) as ended:
         main(["lm-eval", "--tasks", "gsm8k"])
