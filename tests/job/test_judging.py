@@ -12,6 +12,7 @@ from sharegen.errors import UsageError
 from sharegen.job.judging import check_execution, judging
 from sharegen.job.run_job import run_job
 from sharegen.job.stop_when import Stopping
+from sharegen.results.journal.found_journal import FoundJournal
 from sharegen.results.journal.pool import one_job
 from sharegen.results.journal.record import Record
 from sharegen.results.journal.run_file import RunFile, run_file_path
@@ -80,7 +81,7 @@ def test_verdicts_decide_and_are_continued(dataset: Path, tmp_path: Path) -> Non
     ]
     engine = Engine()
     rule = StopRule.parse("right=2")
-    with judging(path, (), run, isolation()) as judge:
+    with judging([FoundJournal(path)], run, isolation()) as judge:
         stopping = Stopping(Stopped(rule, 6), engine, judge)
         assert stopping.deciding(problem, 77).required == 2
         with path.open("ab") as file:
@@ -91,7 +92,7 @@ def test_verdicts_decide_and_are_continued(dataset: Path, tmp_path: Path) -> Non
     assert len(scores_path(path).read_text().splitlines()) == 2
     with path.open("ab") as file:  # of a run that was killed before they were judged
         file.writelines(record.to_line() for record in records[2:])
-    with judging(path, (), run, isolation()):
+    with judging([FoundJournal(path)], run, isolation()):
         verdicts = [json.loads(line) for line in scores_path(path).read_text().splitlines()]
     assert sorted((v["sample"], v["passed"]) for v in verdicts) == [
         (0, False), (1, True), (2, False), (3, True), (4, True)

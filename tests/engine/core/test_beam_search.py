@@ -293,7 +293,7 @@ def test_a_text_that_was_found_is_forked_into_samples() -> None:
     forked = None
     for completion in engine.generate([plain]):
         if completion.request is plain and completion.sample == 0:
-            with pytest.raises(UsageError, match="forked with SamplingParams"):
+            with pytest.raises(UsageError, match="needs SamplingParams: give some"):
                 engine.fork(completion)
             forked = engine.fork(completion, SamplingParams(temperature=0, max_tokens=3), tokens=2)
         if completion.request.key == forked:

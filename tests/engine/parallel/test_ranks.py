@@ -188,13 +188,13 @@ def test_a_rank_that_is_killed_on_its_way(folder: Path, monkeypatch: pytest.Monk
 def test_no_memory_on_one_rank(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensor_parallel_workers, "EngineProcess", forked.StarvingRank)
     engine = led(folder)
-    with pytest.raises(CapacityError, match=r"rank 1 is out of memory.*--max-sequences"):
+    with pytest.raises(CapacityError, match=r"rank 1 ran out of memory.*--max-sequences"):
         list(engine.generate(job(SamplingParams())))
     monkeypatch.setattr(tensor_parallel_workers, "EngineProcess", forked.Rank)
     engine = led(folder)
     pids = engine._other_ranks.pids  # type: ignore[union-attr]
     monkeypatch.setattr(engine.runner, "run", _no_memory)
-    with pytest.raises(CapacityError, match=r"rank 0 is out of memory.*--max-sequences"):
+    with pytest.raises(CapacityError, match=r"rank 0 ran out of memory.*--max-sequences"):
         list(engine.generate(job(SamplingParams())))
     assert_gone(pids)
 

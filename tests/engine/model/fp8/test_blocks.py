@@ -127,7 +127,12 @@ def test_a_model_computes_with_the_numbers_that_are_stored(name: str, tmp_path: 
 def test_logits_and_tokens_are_those_of_the_arithmetic_that_the_checkpoint_means(
     name: str, tmp_path: Path
 ) -> None:
-    """The judge is transformers' own model, whose linear layers quantise what they are given."""
+    """The judge is transformers' own model, whose linear layers quantise what they are given.
+
+    With these weights no two tokens are nearly as likely, so that sums in another order, which may
+    round a number to FP8's next one, draw the same.
+    """
+    torch.manual_seed(3)
     plain = save(name, tmp_path)
     for path, module in plain.named_modules():
         if type(module) is torch.nn.Linear and "layers" in path and "_proj" in path:

@@ -118,7 +118,7 @@ def test_adapters_and_quantised_checkpoints_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="an adapter cannot be cut for several GPUs"):
         load_model(folder, device="cpu", adapter=tmp_path, ranks=at(2))
     config = json.loads((folder / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "gptq", "bits": 4}
+    config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_8bit": True}
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError, match="is quantised"):
         load_model(folder, device="cpu", ranks=at(2))
@@ -126,7 +126,7 @@ def test_adapters_and_quantised_checkpoints_are_refused(tmp_path: Path) -> None:
 
 def test_a_pickled_checkpoint_is_refused(tmp_path: Path) -> None:
     folder = save_config("llama", tmp_path)
-    with pytest.raises(ModelError, match=r"has no model\.safetensors: several GPUs read"):
+    with pytest.raises(ModelError, match=r"has no model\.safetensors: several GPUs, and"):
         load_model(folder, device="cpu", ranks=at(2))
 
 
