@@ -65,7 +65,6 @@ def test_a_place_from_which_no_code_runs_or_without_locks_is_no_cache(monkeypatc
 
 
 @pytest.mark.slow
-@pytest.mark.turn(6)
 def test_what_torch_has_set_is_no_setting_of_the_user(monkeypatch):
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
@@ -103,6 +102,7 @@ def _compile() -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.turn(6)
 def test_a_second_process_finds_it_and_what_is_damaged_is_compiled_again(home):
     assert _compile() == "0 1"
     assert _compile() == "1 0"
