@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import sharegen
 from sharegen.as_vllm import stand_in
 from sharegen.cli import main
 from tests.tiny import save_tiny_model
@@ -28,6 +29,7 @@ def test_without_lm_eval(
 ) -> None:
     for name in [name for name in sys.modules if name.startswith("sharegen.lm_eval")]:
         monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr(sharegen, "lm_eval", raising=False)  # as an import sets it
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     with pytest.raises(SystemExit) as ended:
         main(["lm-eval", "--tasks", "gsm8k"])
