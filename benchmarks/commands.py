@@ -448,7 +448,8 @@ def soak(
 @app.command("serve-load", cls=Command)
 def serve_load(
     model: Annotated[str, typer.Option(help="A folder or hub id.")] = "tinymath",
-    requests: Annotated[int, typer.Option(min=2, help="Requests at once.")] = 1000,
+    requests: Annotated[int, typer.Option(min=2, help="Requests in all.")] = 1000,
+    at_once: Annotated[int, typer.Option(min=1, help="Requests under way at once.")] = 1000,
     samples: Annotated[int, typer.Option(min=1, help="Requests of each prompt.")] = 8,
     max_tokens: Annotated[int, typer.Option(min=2, help="Tokens of each answer.")] = 128,
     clients: Annotated[
@@ -470,7 +471,9 @@ def serve_load(
 
     Example: python -m benchmarks serve-load --requests 256 --max-tokens 64
     """
+    from benchmarks.serve_load import Load
     from benchmarks.serve_load import serve_load as run
 
-    result = run(model, requests, samples, max_tokens, clients or [], rate or [], flag or [])
+    load = Load(model, requests, at_once, samples, max_tokens)
+    result = run(load, clients or [], rate or [], flag or [])
     typer.echo(json.dumps(result))

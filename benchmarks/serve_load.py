@@ -1,9 +1,9 @@
 """`python -m benchmarks serve-load`: a server under a harness's load, beside `LLM.generate`.
 
-The rate: all requests at once through the openai client, n = 1 each, as trainers and harnesses send
-them, over prompts that share examples and of which each is asked several times. The yardstick is
-one call of `LLM.generate` with the same prompts and samples, on the same machine, after the server
-has ended. The latencies: so many clients that ask one after the other, by streams.
+The rate: so many requests at once through the openai client, n = 1 each, as trainers and harnesses
+send them, over prompts that share examples and of which each is asked several times. The yardstick
+is one call of `LLM.generate` with the same prompts and samples, on the same machine, after the
+server has ended. The latencies: so many clients that ask one after the other, by streams.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import asyncio
 import json
 import statistics
 import time
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from openai import AsyncOpenAI
@@ -22,27 +23,41 @@ from sharegen import LLM, SamplingParams
 from sharegen.workload.recipe import RECIPES
 
 _DATA = RECIPES / "tinymath"
-_SHOTS = 8
+_SHOTS = 10
 _CLIENTS = (1, 8, 64)
 _EACH = 4  # requests of a client, of which the first is not counted
 
 
+@dataclass(frozen=True)
+class Load:
+    """What is asked of a model: so many requests, of which so many are under way at once.
+
+    samples: requests of each prompt. max_tokens: of each answer.
+    """
+
+    model: str
+    requests: int
+    at_once: int
+    samples_of_a_prompt: int
+    max_tokens: int
+
+    def prompts(self) -> list[str]:
+        """That of each request."""
+        each = self.samples_of_a_prompt
+        made = _prompts(-(-self.requests // each))
+        return [prompt for prompt in made for _ in range(each)][: self.requests]
+
+
 def serve_load(
-    model: str,
-    requests: int,
-    samples: int,
-    max_tokens: int,
-    clients: list[int],
-    rates: list[float],
-    flags: list[str],
+    load: Load, clients: list[int], rates: list[float], flags: list[str]
 ) -> dict[str, Any]:
     """Both rates in tokens a second, their ratio, and latencies by clients and by arrivals."""
-    prompts = [prompt for prompt in _prompts(-(-requests // samples)) for _ in range(samples)]
-    prompts = prompts[:requests]
+    prompts, model, max_tokens = load.prompts(), load.model, load.max_tokens
     with spawned(model, *flags) as server:
-        asyncio.run(_all_at_once(server, model, prompts[:2], max_tokens))  # what is first is slow
-        before = server.metrics()
-        seconds, tokens = asyncio.run(_all_at_once(server, model, prompts, max_tokens))
+        asyncio.run(_together(server, model, prompts[:2], 2, max_tokens))  # what is first is slow
+        before, cpu, own_cpu = server.metrics(), server.cpu_seconds, time.process_time()
+        seconds, tokens = asyncio.run(_together(server, model, prompts, load.at_once, max_tokens))
+        own_cpu, server_cpu = time.process_time() - own_cpu, server.cpu_seconds - cpu
         after = server.metrics()
         table = [
             asyncio.run(_latencies(server, model, prompts, count, max_tokens))
@@ -51,14 +66,15 @@ def serve_load(
         arrivals = [
             asyncio.run(_arriving(server, model, prompts, rate, max_tokens)) for rate in rates
         ]
-    own_seconds, own_tokens = _by_llm(model, prompts, samples, max_tokens)
+    own_seconds, own_tokens = _by_llm(model, prompts, load.samples_of_a_prompt, max_tokens)
     rate, own = tokens / seconds, own_tokens / own_seconds
     names = ("prompt_tokens_total", "prompt_tokens_computed_total")
     asked, computed = (after[f"sharegen_{n}"] - before[f"sharegen_{n}"] for n in names)
     return {
-        "requests": requests, "samples_of_a_prompt": samples, "max_tokens": max_tokens,
+        **asdict(load),
         "serve": {"seconds": seconds, "tokens": tokens, "tokens_per_second": rate,
-                  "prompt_tokens": asked, "prompt_tokens_computed": computed},
+                  "prompt_tokens": asked, "prompt_tokens_computed": computed,
+                  "cpu_seconds": round(server_cpu, 2), "client_cpu_seconds": round(own_cpu, 2)},
         "llm": {"seconds": own_seconds, "tokens": own_tokens, "tokens_per_second": own},
         "ratio": rate / own, "latency": table, "arrivals": arrivals,
     }  # fmt: skip
@@ -77,20 +93,25 @@ def _rows(name: str) -> list[tuple[str, str]]:
     return [(row["question"], row["answer"]) for row in map(json.loads, lines)]
 
 
-async def _all_at_once(
-    server: Spawned, model: str, prompts: list[str], max_tokens: int
+async def _together(
+    server: Spawned, model: str, prompts: list[str], at_once: int, max_tokens: int
 ) -> tuple[float, int]:
-    """Seconds and tokens of requests that are sent together."""
-    async with AsyncOpenAI(base_url=server.url, api_key="none", timeout=3600) as client:
-        start = time.perf_counter()
-        answers = await asyncio.gather(*(
-            client.completions.create(
+    """Seconds and tokens of requests, of which so many are always under way."""
+    room = asyncio.Semaphore(at_once)
+
+    async def ask(client: AsyncOpenAI, prompt: str) -> int:
+        async with room:
+            answer = await client.completions.create(
                 model=model, prompt=prompt, max_tokens=max_tokens, extra_body={"ignore_eos": True}
             )
-            for prompt in prompts
-        ))  # fmt: skip
+        assert answer.usage is not None
+        return answer.usage.completion_tokens
+
+    async with AsyncOpenAI(base_url=server.url, api_key="none", timeout=3600) as client:
+        start = time.perf_counter()
+        tokens = await asyncio.gather(*(ask(client, prompt) for prompt in prompts))
         seconds = time.perf_counter() - start
-    return seconds, sum(answer.usage.completion_tokens for answer in answers if answer.usage)
+    return seconds, sum(tokens)
 
 
 async def _latencies(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import urllib.request
@@ -40,10 +41,26 @@ class Spawned:
         return len(list(Path(f"/proc/{self.pid}/task").iterdir()))
 
     @property
+    def cpu_seconds(self) -> float:
+        """Processor time of the process, and of those that it started and that live, until now."""
+        ticks = 0
+        for pid in _family(self.pid):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    @property
     def resident(self) -> int:
         """Bytes of memory that it holds."""
         pages = Path(f"/proc/{self.pid}/statm").read_text().split()[1]
         return int(pages) * 4096
+
+
+def _family(pid: int) -> list[int]:
+    """A process and all below it."""
+    children = Path(f"/proc/{pid}/task").glob("*/children")
+    below = [int(child) for path in children for child in path.read_text().split()]
+    return [pid, *(each for child in below for each in _family(child))]
 
 
 @contextmanager
