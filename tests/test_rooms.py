@@ -59,6 +59,7 @@ ALLOWED: dict[str, set[str]] = {
         "engine/core", "llm", "engine/cache", "engine/model", "workload", "results", "common",
         "errors",
     },
+    "trl": {"engine/core", "llm", "outputs", "common", "errors"},
     "as_vllm": {"engine/core", "llm", "outputs", "prompts", "version"},
     "bench": {
         "engine/core", "engine", "engine/cache", "engine/model", "engine/execute",

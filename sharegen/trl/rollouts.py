@@ -1,0 +1,67 @@
+"""TRL's `rollout_func` over an engine of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from sharegen.errors import SharegenError, UsageError
+from sharegen.outputs import CompletionOutput
+from sharegen.trl.live import LiveEngine
+from sharegen.trl.prompts import Prompt, grouped
+from sharegen.trl.settings import refuse, sampling
+
+_OURS = ("model", "tokenizer", "seed", "dtype", "device")
+
+
+class RolloutError(SharegenError):
+    """A completion that a trainer cannot learn from: the model's logits were no distribution."""
+
+
+class Rollout:
+    """A `rollout_func` whose engine has options of its own; `rollout` is the one without any.
+
+        GRPOTrainer(..., rollout_func=Rollout(max_sequences=256))
+
+    options: what `LLM` takes beside the model, its tokenizer and seed, which are the trainer's.
+
+    Raises UsageError, at the first rollout, for a trainer that it does not serve.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        if wrong := [name for name in options if name in _OURS]:
+            raise UsageError(f"{wrong[0]} is the trainer's: leave it out of Rollout")
+        self._options = options
+
+    def __call__(self, prompts: Sequence[Prompt], trainer: Any) -> dict[str, list[Any]]:
+        """Draw one completion for each of the prompts, in their order.
+
+        Returns `prompt_ids`, `completion_ids` (with the EOS or stop token that ended one) and
+        `logprobs`: of each drawn token, natural logarithm.
+        """
+        refuse(trainer)
+        live = LiveEngine.of(trainer, self._options)
+        groups = grouped(prompts, trainer)
+        wanted = replace(sampling(trainer), seed=live.seed(trainer))
+        params = [replace(wanted, n=len(group.places)) for group in groups]
+        outputs = live.generate(trainer, [group.token_ids for group in groups], params)
+        drawn: list[Any] = [None] * len(prompts)
+        for group, output in zip(groups, outputs, strict=True):
+            for place, sample in zip(group.places, output.outputs, strict=True):
+                drawn[place] = group.token_ids, sample.token_ids, _logprobs(sample)
+        prompt_ids, completion_ids, logprobs = (list(each) for each in zip(*drawn, strict=True))
+        return {"prompt_ids": prompt_ids, "completion_ids": completion_ids, "logprobs": logprobs}
+
+
+rollout = Rollout()
+"""TRL's `rollout_func`: `GRPOTrainer(..., rollout_func=rollout)`."""
+
+
+def _logprobs(sample: CompletionOutput) -> list[float]:
+    """The log-probability of each of its tokens. Raises RolloutError for a sample that failed."""
+    if sample.error is not None:
+        raise RolloutError(f"a completion failed: {sample.error}")
+    noted = sample.completion.logprobs
+    assert noted is not None
+    return [each.logprob for each in noted]

@@ -1,0 +1,117 @@
+"""What a trainer's settings are as SamplingParams, and for which of them there is no rollout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from sharegen.common.names import nearest
+from sharegen.engine.core.request import SamplingParams
+from sharegen.errors import UsageError
+
+_TRANSFORMERS = {
+    "max_new_tokens": "max_tokens",
+    "min_new_tokens": "min_tokens",
+    "stop_strings": "stop",
+    "eos_token_id": "stop_token_ids",
+}
+"""transformers' names in `generation_kwargs` -> ours, which are vLLM's."""
+
+_NOT_IN_KWARGS = {
+    "n": "say num_generations in GRPOConfig",
+    "num_return_sequences": "say num_generations in GRPOConfig",
+    "seed": "say seed in GRPOConfig",
+    "logprobs": "the trainer gets those of the drawn tokens",
+    "prompt_logprobs": "the trainer gets those of the drawn tokens",
+    "do_sample": "a group of greedy samples has one reward and teaches nothing",
+    "num_beams": "the trainer learns from samples",
+}
+"""What is refused in `generation_kwargs` -> why, or where it belongs."""
+
+_RAW = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+"""Settings with which the model's own distribution is the one that is drawn from."""
+
+_ONE_DEVICE = ("NO", "MULTI_CPU", "MULTI_GPU")
+"""accelerate's names of trainers whose every process holds the whole module."""
+
+
+def refuse(trainer: Any) -> None:
+    """Raise UsageError, in one line, for a trainer that this rollout does not serve."""
+    kind = getattr(trainer.accelerator.distributed_type, "value", "NO")
+    if kind not in _ONE_DEVICE:
+        raise UsageError(
+            f"the trainer shards the module ({kind}), and a rollout needs it whole in each "
+            "process: train on one device or with plain data parallelism, by LoRA where the "
+            "optimiser's states do not fit"
+        )
+    for name, instead in (
+        ("use_vllm", "vLLM would hold a second copy of the weights"),
+        ("use_transformers_continuous_batching", "rollout_func takes its place"),
+    ):
+        if getattr(trainer.args, name, False):
+            raise UsageError(f"GRPOConfig has {name}=True: leave it out, {instead}")
+    if getattr(trainer, "tools", None) or getattr(trainer, "environment_factories", None):
+        raise UsageError(
+            "the trainer has tools or an environment, whose turns TRL samples by itself: leave out "
+            "rollout_func, or tools and environment_factory"
+        )
+    if hasattr(trainer.processing_class, "image_processor"):
+        raise UsageError("the trainer has a processor of images: this rollout takes texts alone")
+    if not trainer.temperature > 0:
+        raise UsageError(
+            f"GRPOConfig has temperature={trainer.temperature}: it must be above 0, for the "
+            "trainer divides its logits by it"
+        )
+
+
+def sampling(trainer: Any) -> SamplingParams:
+    """How the trainer wants one sample drawn; `n` and the seed are the caller's.
+
+    A completion ends at each of the trainer's EOS tokens, which it keeps as its last one.
+    """
+    given = _own(trainer.args.generation_kwargs or {})
+    ends = _ids(given.pop("stop_token_ids", None))
+    values = {
+        "temperature": trainer.temperature,
+        "top_p": trainer.top_p,
+        "top_k": trainer.top_k or 0,
+        "min_p": trainer.min_p or 0.0,
+        "repetition_penalty": trainer.repetition_penalty,
+        "max_tokens": trainer.max_completion_length,
+        "stop_token_ids": ends if given.get("ignore_eos") else (*trainer.eos_token_ids, *ends),
+        "logprobs": 0,
+        "detokenize": bool(given.get("stop")),
+    }
+    values |= given
+    if changed := [name for name, idle in _RAW.items() if values[name] != idle]:
+        raise UsageError(
+            f"{changed[0]} is {values[changed[0]]!r}: it must be {_RAW[changed[0]]!r}, for "
+            "log-probabilities are those of the model's own distribution"
+        )
+    return SamplingParams(**values)
+
+
+def _own(given: Mapping[str, Any]) -> dict[str, Any]:
+    """`generation_kwargs` by our own names. Raises UsageError for what is not one of them."""
+    known = [each.name for each in fields(SamplingParams) if each.name not in _NOT_IN_KWARGS]
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        if name == "do_sample" and value is True:
+            continue
+        own = _TRANSFORMERS.get(name, name)
+        if own not in known:
+            near = nearest(name, [*known, *_TRANSFORMERS])
+            hint = _NOT_IN_KWARGS.get(name) or (
+                f"did you mean {near!r}?" if near else "leave it out"
+            )
+            raise UsageError(f"generation_kwargs has {name!r}, which is not done here: {hint}")
+        if own in found:
+            raise UsageError(f"generation_kwargs has {own!r} by both of its names: leave one out")
+        found[own] = value
+    return found
+
+
+def _ids(ids: Any) -> tuple[int, ...]:
+    """Token ids that may be one alone, as transformers takes them."""
+    return (ids,) if isinstance(ids, int) else tuple(ids or ())

@@ -1,0 +1,47 @@
+"""GRPO by TRL's own trainer over the module that sharegen samples from."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from sharegen.errors import UsageError
+from tests.trl.trainers import Kept, grpo
+
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="needs trl"),
+    pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning"),
+]
+
+
+def test_two_steps_of_grpo(tmp_path: Path) -> None:
+    rollout = Kept()
+    trainer = grpo(tmp_path, rollout)
+    before = [each.clone() for each in trainer.model.parameters()]
+    trainer.train()
+    assert len(rollout.drawn) == 2
+    for drawn in rollout.drawn:
+        groups = [tuple(ids) for ids in drawn["prompt_ids"]]
+        assert groups[0] == groups[3] != groups[4] == groups[7]
+        for ids, logprobs in zip(drawn["completion_ids"], drawn["logprobs"], strict=True):
+            assert 1 <= len(ids) == len(logprobs) <= 12
+            assert set(ids[:-1]).isdisjoint(trainer.eos_token_ids)
+    assert sum(rollout.differences) / len(rollout.differences) < 1e-5
+    assert max(rollout.differences) < 1e-3
+    assert rollout.drawn[0]["completion_ids"] != rollout.drawn[1]["completion_ids"]
+    after = list(trainer.model.parameters())
+    assert any((a != b).any() for a, b in zip(before, after, strict=True))
+    assert all(part.training for part in trainer.model.modules())
+
+
+def test_what_is_not_served_is_refused_at_the_first_rollout(tmp_path: Path) -> None:
+    trainer = grpo(tmp_path, Kept(), generation_kwargs={"num_beams": 2})
+    with pytest.raises(UsageError, match="generation_kwargs has 'num_beams'"):
+        trainer.train()
+
+
+def test_the_trainer_s_own_arguments_are_no_options() -> None:
+    with pytest.raises(UsageError, match="seed is the trainer's"):
+        Kept(seed=3)
