@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import fields
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
@@ -79,7 +79,8 @@ class LLM:
             print([sample.text for sample in output.outputs])
 
     model: A local folder, a GGUF file, a hub id, or a loaded PreTrainedModel or PeftModel; this is
-        used where it lies, its weights as they are at each call, and given back in its mode.
+        used where it lies, its weights as they are at each call. Whoever trains it calls it as ever
+        meanwhile: it runs its own code, in its own mode, with gradients.
     tokenizer: A folder, a hub id or a loaded tokenizer; by default the model's own. Prompts of
         token ids need none.
     dtype: "float" and "half" are float32 and float16; torch's own dtypes are taken, too.
@@ -386,6 +387,32 @@ class LLM:
         Raises UsageError while a stream runs.
         """
         self.engine.reset_prefix_cache()
+
+    def weights_changed(self) -> None:
+        """Say that the weights of the module that was passed in have changed.
+
+            optimizer.step()
+            llm.weights_changed()
+
+        What was kept of earlier prompts is forgotten. A change that nobody says is found in the
+        next call, and a warning says so. Raises UsageError while a stream runs.
+        """
+        self._own_engine("weights_changed").weights_changed()
+
+    @contextmanager
+    def changing_weights(self) -> Iterator[None]:
+        """Open a block in which the weights change; `weights_changed` follows at its end.
+
+            with llm.changing_weights():
+                optimizer.step()
+
+        Raises UsageError while a stream runs, before anything has changed.
+        """
+        self.reset_prefix_cache()
+        try:
+            yield
+        finally:
+            self.weights_changed()
 
     def running(self) -> dict[tuple[int, int], list[int]]:
         """The tokens so far of the samples that run, by (index of the prompt, sample)."""

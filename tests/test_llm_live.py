@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,10 +11,12 @@ import torch
 from torch import nn
 
 from sharegen import LLM, SamplingParams
+from sharegen.engine.model.states.mixers import HANDS_STATES_OVER
 from sharegen.errors import ModelError, UsageError
 from tests.engine.tiny_models import make_tiny
 from tests.engine.tokenizers_for_tests import byte_level
 
+NEEDS_HYBRIDS = pytest.mark.skipif(not HANDS_STATES_OVER, reason="transformers 5.23 or later")
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 PROMPT = list(range(5, 45))
 PROMPTS: list[Any] = [{"prompt_token_ids": [*PROMPT, last]} for last in (50, 51, 52)]
@@ -42,8 +45,9 @@ def test_a_module_comes_back_in_the_mode_in_which_it_came() -> None:
     model = make_tiny("llama").train()
     model.model.layers[1].eval()  # as who freezes a part of it leaves it
     modes = [part.training for part in model.modules()]
-    with LLM(model, kv_cache_memory=MEMORY):
-        assert not model.training
+    with LLM(model, kv_cache_memory=MEMORY) as llm:
+        tokens(llm)
+        assert [part.training for part in model.modules()] == modes
     assert [part.training for part in model.modules()] == modes
     with LLM(model.eval(), kv_cache_memory=MEMORY):
         pass
@@ -100,14 +104,86 @@ def test_a_module_that_trains_between_calls_draws_without_dropout() -> None:
         assert tokens(llm) == first
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen3_next"])
-def test_a_module_that_is_called_meanwhile_says_who_has_it(name: str) -> None:
-    model = make_tiny(name)
-    ids = torch.tensor([PROMPT])
+def loss(model: Any) -> torch.Tensor:
+    """The loss of a training step, with the same dropout every time."""
+    torch.manual_seed(5)
+    ids = torch.tensor([PROMPT, PROMPT[::-1]])
+    return model(input_ids=ids, labels=ids).loss
+
+
+def gradients(model: Any) -> list[torch.Tensor]:
+    model.zero_grad()
+    loss(model).backward()
+    return [weight.grad.clone() for weight in model.parameters()]
+
+
+# Dropout (gpt2), RoPE whose frequencies change (phi3-longrope), experts, states.
+NAMES = ["llama", "qwen3", "qwen3_moe", "gpt2", "phi3-longrope",
+         pytest.param("qwen3_next", marks=NEEDS_HYBRIDS)]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_forward_from_outside_is_the_modules_own(name: str) -> None:
+    model = make_tiny(name).train()
+    before = gradients(model)
+    with LLM(model, kv_cache_memory=MEMORY) as llm:
+        assert all(map(torch.equal, gradients(model), before))
+        alive = loss(model)
+        first = tokens(llm)
+        model.zero_grad()
+        alive.backward()  # over what the call has left of the graph
+        assert all(torch.equal(weight.grad, was) for weight, was in
+                   zip(model.parameters(), before, strict=True))  # fmt: skip
+        own = generated(model)
+        assert first == own
+        model.train()
+        assert all(map(torch.equal, gradients(model), before))
+        assert tokens(llm) == first
+    assert all(map(torch.equal, gradients(model), before))
+
+
+def test_a_forward_between_two_samples_of_a_stream() -> None:
+    model = make_tiny("llama").train()
+    before = gradients(model)
+    with LLM(model, kv_cache_memory=MEMORY, max_sequences=1) as llm:
+        expected = tokens(llm)
+        found = {}
+        for index, output in llm.stream(PROMPTS, GREEDY):
+            found[index] = output.token_ids
+            assert all(map(torch.equal, gradients(model), before))
+    assert [found[index] for index in range(len(PROMPTS))] == expected
+
+
+def test_a_module_that_an_llm_loaded_says_who_has_it(tmp_path: Path) -> None:
+    make_tiny("llama").save_pretrained(tmp_path)
     says = "the model is in use by an LLM: close that before you call the model"
-    with LLM(model, kv_cache_memory=MEMORY), pytest.raises(UsageError, match=says):
-        model(input_ids=ids)
-    assert model(input_ids=ids).logits.shape[1] == len(PROMPT)
+    with LLM(tmp_path, kv_cache_memory=MEMORY) as llm, pytest.raises(UsageError, match=says):
+        llm.engine.model.model(input_ids=torch.tensor([PROMPT]))  # type: ignore[union-attr]
+
+
+def test_a_module_that_trains_draws_from_what_it_has_become() -> None:
+    model = make_tiny("llama").train()
+    optimiser = torch.optim.SGD(model.parameters(), lr=1.0)
+    with LLM(model, kv_cache_memory=MEMORY) as llm:
+        first = tokens(llm)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            loss(model).backward()
+            optimiser.step()
+            llm.weights_changed()
+            between = tokens(llm)
+            assert between == generated(model)
+            with llm.changing_weights():
+                optimiser.step()
+            second = tokens(llm)
+        assert len({str(each) for each in (first, between, second)}) == 3
+        stream = llm.stream(PROMPTS, GREEDY)
+        next(stream)
+        with pytest.raises(UsageError, match="a job runs"):
+            llm.weights_changed()
+        with pytest.raises(UsageError, match="a job runs"), llm.changing_weights():
+            raise AssertionError("the block must not begin")
+    assert second == generated(model) != first
 
 
 def test_a_peft_model_is_run_with_its_adapter() -> None:

@@ -221,8 +221,6 @@ class Engine:
 
     def _look_at_weights(self) -> None:
         """See whether somebody has trained the module, or put other weights into it."""
-        if self.model.model.training:  # its owner goes on with it, where dropout plays a part
-            self.model.model.eval()
         look = self.model.weights.look()
         if look == "same":
             return
@@ -336,6 +334,14 @@ class Engine:
             raise UsageError("a job runs: finish or close it first")
         self.scheduler.cache.forget_idle()
         self._paths = Paths(self.config.block_size)
+
+    def weights_changed(self) -> None:
+        """Forget what was computed with the model's weights as they were, between two jobs.
+
+        Raises UsageError while a job runs.
+        """
+        self.reset_prefix_cache()
+        self.model.weights.look()
 
     # -- samples that run -------------------------------------------------------------------------
 

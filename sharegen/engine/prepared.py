@@ -110,22 +110,11 @@ class Prepared:
         self.chunk_tokens = config.prefill_tokens or (8192 if on_gpu else 512)
         check_kv_cache_dtype(config.kv_cache_dtype, model.device)
         blocks = block_format(model.layers, model.dtype, config.kv_cache_dtype)
-        if on_gpu and config.compile and not config.enforce_eager:
-            # Here, for with it comes torch's compiler: a second, and for GPUs alone.
-            with START.part(COMPILING):
-                from sharegen.engine.model.compile.kept_code import keep_compiled_code
-
-                keep_compiled_code(torch.cuda.get_device_name(model.device))
-                from sharegen.engine.model.compile.compiling import optimise
-
-                optimised = optimise(model)
-        else:
-            skip_unwanted_rows(model)
-            why = "compiling is turned off" if on_gpu else "a CPU runs the model's own code"
-            optimised = Optimised(left=[f"the whole model: {why}"])
-        if config.show_model:
-            for line in summary(model, optimised):
-                warnings.warn(line, stacklevel=3)
+        with model.changing():
+            optimised = _made_fast(model, config)
+            said = summary(model, optimised) if config.show_model else ()
+        for line in said:
+            warnings.warn(line, stacklevel=3)
         memory, steps = kv_cache_memory(
             model,
             self.padded(self.max_sequences),
@@ -197,6 +186,23 @@ class Prepared:
             states=self.states,
             swap_space=self.swap_space,
         )
+
+
+def _made_fast(model: LoadedModel, config: EngineConfig) -> Optimised:
+    """Fuse and compile what a GPU is to run, and leave out rows that nobody wants."""
+    on_gpu = model.device.type == "cuda"
+    if on_gpu and config.compile and not config.enforce_eager:
+        # Here, for with it comes torch's compiler: a second, and for GPUs alone.
+        with START.part(COMPILING):
+            from sharegen.engine.model.compile.kept_code import keep_compiled_code
+
+            keep_compiled_code(torch.cuda.get_device_name(model.device))
+            from sharegen.engine.model.compile.compiling import optimise
+
+            return optimise(model)
+    skip_unwanted_rows(model)
+    why = "compiling is turned off" if on_gpu else "a CPU runs the model's own code"
+    return Optimised(left=[f"the whole model: {why}"])
 
 
 def _threads(model: LoadedModel, rows: int) -> int:

@@ -30,6 +30,7 @@ from sharegen.engine.model.fingerprint import fingerprint_of_module, fingerprint
 from sharegen.engine.model.fp8.loading import quantise_on_meta
 from sharegen.engine.model.fp8.quantising import quantise_in_place
 from sharegen.engine.model.fp8.stored_fp8 import StoredFP8
+from sharegen.engine.model.lending import Lent, configs_of, is_lent
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.probe import IMPLEMENTATION as PROBE
 from sharegen.engine.model.probe import embedding_weight, probe, refusal
@@ -128,7 +129,7 @@ def load_model(
                 f"revision {revision!r} is of a model on the hub, and this one is loaded already: "
                 "leave it out"
             )
-        if model.config._attn_implementation == IMPLEMENTATION:
+        if is_lent(model):
             raise ModelError("the model is in use already: release the one that has it first")
         name = type(model).__name__
         if quantization is not None:
@@ -182,19 +183,15 @@ def load_model(
 
 
 def _borrow(model: PreTrainedModel, name: str) -> LoadedModel:
-    """A module of somebody's own, which is given back in the mode in which it came."""
-    modes = [(part, part.training) for part in model.modules()]
-
-    def give_back() -> None:
-        for part, training in modes:
-            part.training = training
-
+    """A module of somebody's own, which is sharegen's during sharegen's forwards alone."""
+    lent = Lent(model)
     try:
-        loaded = _prepare(model.eval(), name, fingerprint_of_module(model))
+        with lent.changing():
+            loaded = _prepare(model, name, fingerprint_of_module(model))
     except BaseException:
-        give_back()
+        lent.end()
         raise
-    loaded.on_release(give_back)
+    loaded.lent = lent
     return loaded
 
 
@@ -272,7 +269,7 @@ def _refuse_encoder_decoder(name: str, config: Any) -> None:
 
 def _prepare(module: PreTrainedModel, name: str, fingerprint: str) -> LoadedModel:
     with ExitStack() as undo, quiet():
-        for config in _configs(module):
+        for config in configs_of(module):
             undo.callback(
                 setattr, config, "_attn_implementation_internal", config._attn_implementation
             )
@@ -316,18 +313,6 @@ def _prepare(module: PreTrainedModel, name: str, fingerprint: str) -> LoadedMode
             stacklevel=2,
         )
     return loaded
-
-
-def _configs(module: PreTrainedModel) -> list[Any]:
-    """Every config whose attention implementation a switch may change, each once."""
-    found: dict[int, Any] = {}
-    stack: list[Any] = [part.config for part in module.modules() if hasattr(part, "config")]
-    while stack:
-        config = stack.pop()
-        if hasattr(config, "_attn_implementation_internal") and id(config) not in found:
-            found[id(config)] = config
-            stack.extend(getattr(config, key, None) for key in config.sub_configs)
-    return list(found.values())
 
 
 def _eos_token_ids(module: PreTrainedModel) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from sharegen.engine.model.interface import ValuesOnly, active, each_layer_once
 from sharegen.engine.model.last_layer import Wanted
+from sharegen.engine.model.lending import Lent
 from sharegen.engine.model.probe import LayerSpec
 from sharegen.engine.model.states.mixers import FreshStates, Mixer
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
@@ -51,7 +52,8 @@ class _RowPositions:
 class LoadedModel:
     """A model that is ready for the engine.
 
-    model: the Hugging Face module, its attention switched to sharegen's until `release()`.
+    model: the Hugging Face module, its attention switched to sharegen's until `release()`; where it
+        is lent, only inside `ours` and `changing`.
     layers: one LayerSpec per attention call, in the order of the calls; mixers likewise.
     vocab_size: rows of the output head.
     fingerprint: a stable hash of the config and the weights' identity.
@@ -59,6 +61,7 @@ class LoadedModel:
         logits the whole model's.
     weights: whether they are what they were, as somebody may ask who kept what they computed.
     wanted: where the last layer may be computed for some rows alone, who tells it for which.
+    lent: what is ours on a module that belongs to somebody else.
     """
 
     model: PreTrainedModel
@@ -74,6 +77,7 @@ class LoadedModel:
     _undo: ExitStack = field(repr=False)
     ranks: Ranks | None = None
     wanted: Wanted | None = None
+    lent: Lent | None = None
 
     def __post_init__(self) -> None:
         self.weights = Weights(self.model)
@@ -178,7 +182,7 @@ class LoadedModel:
             inputs["past_key_values"] = _RowPositions(position_ids)
         if self.ranks is not None:
             self.ranks.begin()
-        with each_layer_once(len(self.layers), len(self.mixers)):
+        with self.ours(), each_layer_once(len(self.layers), len(self.mixers)):
             few = 2 * len(logit_rows) <= len(input_ids)  # of more the layer is run twice for little
             if self.wanted is not None and few:
                 with self.wanted.only(logit_rows):
@@ -206,6 +210,14 @@ class LoadedModel:
                 tokens - 1 - torch.arange(rows, device=self.device) % tokens,
             )
 
+    def ours(self) -> AbstractContextManager[None]:
+        """Open a block in which the module is as the engine needs it; a forward does by itself."""
+        return nullcontext() if self.lent is None else self.lent.ours()
+
+    def changing(self) -> AbstractContextManager[None]:
+        """Open a block that changes the module for the engine."""
+        return nullcontext() if self.lent is None else self.lent.changing()
+
     def on_release(self, undo: Callable[..., object], *arguments: Any) -> None:
         """Have something that was done to the module undone by `release`."""
         self._undo.callback(undo, *arguments)
@@ -213,4 +225,7 @@ class LoadedModel:
     def release(self) -> None:
         """Give the Hugging Face module back its own attention, and all else that was changed."""
         self.wanted = None
-        self._undo.close()
+        with self.ours():
+            self._undo.close()
+        if self.lent is not None:
+            self.lent.end()

@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import nn
 
 _STEADY = "default"  # a type for which transformers' rotary embeddings recompute nothing
@@ -69,8 +68,10 @@ def _hold(module: Any, before: Any, kind: str, layer: str) -> HeldFrequencies:
     if kind == "longrope" or _LONG_SCALE in parameters:
         length = parameters["original_max_position_embeddings"]
     original = getattr(module, f"{prefix}original_inv_freq")
-    with torch.no_grad():  # an earlier use may have left the frequencies of a longer text
-        current = getattr(module, f"{prefix}inv_freq")
-        current.copy_(original.to(current.device))
+    # An earlier use may have left the frequencies of a longer text, and a later one of its owner's
+    # may leave some again.
+    current = getattr(module, f"{prefix}inv_freq")
+    held = original.detach().to(current.device, copy=True)
+    setattr(module, f"{prefix}inv_freq", held)
     reason = f"its {kind} RoPE frequencies change beyond {length} tokens"
     return HeldFrequencies(module, before, int(length), reason)

@@ -72,7 +72,10 @@ def test_a_loaded_model_is_used_as_it_is_and_given_back() -> None:
     loaded = load_model(model)
     assert loaded.model is model
     assert loaded.dtype == torch.bfloat16
-    assert model.config._attn_implementation == "sharegen"
+    for _ in range(2):
+        with loaded.ours():
+            assert model.config._attn_implementation == "sharegen"
+        assert model.config._attn_implementation == "eager"
     with pytest.raises(ModelError, match="in use already"):
         load_model(model)
     loaded.release()
@@ -85,7 +88,8 @@ def test_every_part_of_a_nested_model_is_given_back() -> None:
     model = make_tiny("gemma3-image-text")
     model.set_attn_implementation({"": "eager", "text_config": "eager", "vision_config": "sdpa"})
     loaded = load_model(model)
-    assert model.config.text_config._attn_implementation == "sharegen"
+    with loaded.ours():
+        assert model.config.text_config._attn_implementation == "sharegen"
     loaded.release()
     assert model.config.text_config._attn_implementation == "eager"
     assert model.config.vision_config._attn_implementation == "sdpa"

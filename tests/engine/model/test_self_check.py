@@ -34,7 +34,8 @@ def build(kind: type[LlamaForCausalLM]) -> LlamaForCausalLM:
 
 def test_unknown_class_passes_when_its_logits_agree() -> None:
     loaded = load_model(build(Unchanged))
-    assert loaded.model.config._attn_implementation == "sharegen"
+    with loaded.ours():
+        assert loaded.model.config._attn_implementation == "sharegen"
     loaded.release()
 
 
