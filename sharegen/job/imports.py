@@ -6,6 +6,7 @@ import os
 import sys
 
 from sharegen.common.start_clock import IMPORTS, START
+from sharegen.engine.model.kept_names import keep_names
 from sharegen.engine.model.lean_imports import import_transformers
 from sharegen.workload.configuration import Configuration
 
@@ -19,6 +20,7 @@ def import_engine(configuration: Configuration) -> None:
     """
     machine = configuration.machine
     with START.part(IMPORTS):
+        keep_names()
         if on_cpu(configuration) and machine.ray is None and machine.tensor_parallel_size == 1:
             import_transformers()
         import sharegen.engine.model.load  # noqa: F401

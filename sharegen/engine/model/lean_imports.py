@@ -19,6 +19,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from sharegen.engine.model.kept_names import keep_names
+
 _MODELS = (
     "transformers.modeling_utils",
     "transformers.modeling_layers",
@@ -33,6 +35,7 @@ def import_transformers() -> None:
     """Import what loading any model begins with; whole, where it does not go without the rest."""
     if _MODELS[0] in sys.modules:
         return
+    keep_names()
     import torch
     import transformers.utils
 

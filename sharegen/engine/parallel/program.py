@@ -16,6 +16,7 @@ import sys
 from sharegen.common.import_path import import_path
 from sharegen.common.interpreter import start_interpreter
 from sharegen.common.start_clock import IMPORTS, START
+from sharegen.engine.model.kept_names import keep_names
 
 
 def begin(module: str, descriptor: int) -> subprocess.Popen[bytes]:
@@ -48,5 +49,6 @@ if __name__ == "__main__":
     _end_with_parent()
     _, _module, _descriptor = sys.argv
     with START.part(IMPORTS):
+        keep_names()
         _program = importlib.import_module(_module)
     _program.main(int(_descriptor))
