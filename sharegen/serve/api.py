@@ -109,7 +109,8 @@ class Api:
         return _json({"status": "ok" if is_well else "ending"}, 200 if is_well else 503)
 
     async def _metrics(self, request: Request) -> Response:
-        text = as_text(self._loop.engine.stats, self.counts)
+        engines = self._loop.engines
+        text = as_text(engines.stats, engines.num_ready, self.counts)
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
     # -- completions ------------------------------------------------------------------------------
@@ -288,7 +289,7 @@ async def _disconnect(request: Request) -> None:
 
 def _failure(news: News) -> Refusal:
     assert news.error is not None
-    return Refusal(500 if news.fatal else 400, news.error)
+    return Refusal(500 if news.is_ours else 400, news.error)
 
 
 def _json(values: Any, status: int = 200) -> Response:

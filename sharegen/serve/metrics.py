@@ -16,11 +16,12 @@ class Counts:
         self.open = 0
 
 
-def as_text(stats: EngineStats, counts: Counts) -> str:
-    """The metrics of one engine and its clients."""
+def as_text(stats: EngineStats, engines: int, counts: Counts) -> str:
+    """The metrics of so many engines, whose counts are added up, and of their clients."""
     saved = stats.prompt_tokens_asked - stats.prompt_tokens_computed
     used = stats.blocks_used / stats.blocks_total if stats.blocks_total else 0.0
     rows = [
+        ("engines", "gauge", "Engines that take requests.", engines),
         ("running", "gauge", "Samples that decode now.", stats.running),
         ("waiting", "gauge", "Samples that wait for their prompt or a row.", stats.waiting),
         ("requests_open", "gauge", "HTTP requests that wait or run.", counts.open),

@@ -16,11 +16,13 @@ from sharegen.common import confined
 from sharegen.common.parameters.machine import EngineParameters
 from sharegen.common.parameters.parameter import values_of
 from sharegen.engine.config import EngineConfig
-from sharegen.engine.engine import Engine
-from sharegen.engine.parallel.opening import open_engine
+from sharegen.engine.parallel.copies import ForkServer
+from sharegen.engine.parallel.dispatcher import Dispatcher
+from sharegen.engine.parallel.opening import open_dispatcher
 from sharegen.engine.text.vocabulary import Vocabulary
 from sharegen.errors import SharegenError, UsageError
 from sharegen.job.engines import setting_of
+from sharegen.job.imports import on_cpu
 from sharegen.job.machine import tokenizer_of
 from sharegen.serve.api import Api
 from sharegen.serve.asked import Reader
@@ -58,14 +60,14 @@ class Address:
 
 
 class Server:
-    """An engine, and an endpoint that asks it.
+    """Engines, and an endpoint that asks them.
 
     names: what clients call the model, the first its own. sock: where to listen, bound already.
     """
 
     def __init__(
         self,
-        engine: Engine,
+        engines: Dispatcher,
         tokenizer: Any,
         configuration: Configuration,
         names: tuple[str, ...],
@@ -73,11 +75,12 @@ class Server:
         limits: Limits,
         sock: socket,
     ) -> None:
-        self.loop = EngineLoop(engine, configuration.sampling.seed)
+        self.loop = EngineLoop(engines, configuration.sampling.seed)
         self.grace = limits.grace
-        reader = Reader(configuration, tokenizer, names, engine.model.context_length, limits)
+        model = engines.ready
+        reader = Reader(configuration, tokenizer, names, model.context_length, limits)
         self.api = Api(
-            self.loop, reader, names, engine.model.fingerprint, tokenizer,
+            self.loop, reader, names, model.fingerprint, tokenizer,
             Vocabulary.of(tokenizer).utf8, limits, address.key, is_local(address.host),
         )  # fmt: skip
         self.listener = Listener(self.api.app, sock, limits)
@@ -107,12 +110,12 @@ class Server:
     def _wait(self) -> None:
         self.listener.join(self.grace)
         if self.listener.is_over:
-            self.loop.ends = True
+            self.loop.end()
         else:
             self.end_now()
 
     def end_now(self) -> None:
-        """From any thread: end with the step that runs."""
+        """From any thread: end at once."""
         self.dropped = self.api.counts.open > 0
         self.listener.end(at_once=True)
         self.loop.drop()
@@ -134,11 +137,13 @@ def serve(
     address.check()
     _refuse_what_is_not_served(configuration)
     sock = bound(address.host, address.port, limits)
-    with closing(sock):
+    with closing(sock), closing(ForkServer()) as copied:
+        if on_cpu(configuration) and configuration.machine.tensor_parallel_size == 1:
+            copied.begin()  # what an engine imports, while this process reads the tokenizer
         confined.prepare(chat.render)
         tokenizer = tokenizer_of(configuration)
-        with closing(_open(configuration, tokenizer)) as engine:
-            server = Server(engine, tokenizer, configuration, names, address, limits, sock)
+        with closing(_open(configuration, tokenizer, copied)) as engines:
+            server = Server(engines, tokenizer, configuration, names, address, limits, sock)
             with _Signals(server):
                 ready(names[0], _url(address.host, sock))
                 server.run()
@@ -174,22 +179,19 @@ class _Signals:
 
 
 def _refuse_what_is_not_served(configuration: Configuration) -> None:
-    machine = configuration.machine
-    if machine.workers not in (None, 1) or machine.ray is not None:
-        flag = "--ray" if machine.ray is not None else "--workers"
-        raise UsageError(
-            f"{flag}: a server has one engine: leave it out, and split a large model with "
-            "--tensor-parallel-size"
-        )
+    if configuration.machine.ray is not None:
+        raise UsageError("--ray: a server's engines are on its own machine: use --workers")
     if configuration.sampling.decoding == "beam":
         raise UsageError("sampling.decoding: a server draws samples: a beam search takes a job")
     if configuration.sampling.stop_when is not None:
         raise UsageError("--stop-when: a server draws what each request asks for")
 
 
-def _open(configuration: Configuration, tokenizer: Any) -> Engine:
-    config = EngineConfig(**values_of(EngineParameters, configuration.machine))
-    return open_engine(setting_of(configuration, tokenizer, config))
+def _open(configuration: Configuration, tokenizer: Any, copied: ForkServer) -> Dispatcher:
+    machine = configuration.machine
+    config = EngineConfig(**values_of(EngineParameters, machine))
+    workers = 1 if machine.workers is None else machine.workers
+    return open_dispatcher(setting_of(configuration, tokenizer, config), workers, copied)
 
 
 def _url(host: str, sock: Any) -> str:

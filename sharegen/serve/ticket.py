@@ -1,4 +1,4 @@
-"""What goes between the thread that listens and the thread that steps: requests, and their news."""
+"""What goes between the thread that listens and the one with the engines: requests, their news."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class News:
     """What has become of a ticket since somebody last looked.
 
     finished: samples that have ended. grown: of a stream, what the others have drawn. error: why
-    nothing more comes, and fatal whether that is the engine's own end.
+    nothing more comes, and is_ours whether that is the server's fault.
     """
 
     finished: list[Completion] = field(default_factory=list)
     grown: dict[Place, Grown] = field(default_factory=dict)
     error: str | None = None
-    fatal: bool = False
+    is_ours: bool = False
 
     def add(self, other: News) -> None:
         """What has happened after it. So a slow reader makes the news longer, never more."""
@@ -43,21 +43,20 @@ class News:
         for place, grown in other.grown.items():
             self.grown.setdefault(place, Grown()).extend(grown)
         self.error = self.error or other.error
-        self.fatal = self.fatal or other.fatal
+        self.is_ours = self.is_ours or other.is_ours
 
 
 class Ticket:
     """The requests of one HTTP request. streams: whether tokens are told as they come.
 
-    The thread that steps owns `left` and `told`: samples that have not ended, and for each how many
-    of its tokens were told. `put` and `news` are the listening thread's.
+    The thread with the engines owns `left`: samples that have not ended. `put` and `news` are the
+    listening thread's.
     """
 
     def __init__(self, requests: Sequence[Request], streams: bool = False) -> None:
         self.requests = requests
         self.streams = streams
         self.left = sum(len(request.samples) for request in requests)
-        self.told: dict[Place, int] = {}
         self._news = News()
         self._changed = asyncio.Event()
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +16,16 @@ from typing import Any
 from openai import OpenAI
 
 from sharegen.engine.config import EngineConfig
-from sharegen.engine.engine import Engine
-from sharegen.engine.model.load import load_model
+from sharegen.engine.parallel.dispatcher import Dispatcher
+from sharegen.engine.parallel.launch import EngineProcess, Processes
+from sharegen.engine.parallel.messages import Setting
+from sharegen.errors import SharegenError
 from sharegen.job.machine import tokenizer_of
 from sharegen.serve.limits import Limits
 from sharegen.serve.listening import bound
 from sharegen.serve.server import Address, Server
 from sharegen.workload.configuration import resolve
+from tests.engine.parallel.forked import Forked
 
 KV = 8 << 20
 NAME = "tiny"
@@ -40,8 +45,12 @@ class Served:
         return f"http://127.0.0.1:{self.port}/v1"
 
     @property
-    def engine(self) -> Engine:
-        return self.server.loop.engine
+    def engines(self) -> Dispatcher:
+        return self.server.loop.engines
+
+    def kill(self, number: int) -> None:
+        """End an engine's process, as want of memory does."""
+        os.kill(self.engines.pids[number], signal.SIGKILL)
 
     def client(self) -> OpenAI:
         return OpenAI(base_url=self.url, api_key=self.key or "none", max_retries=0)
@@ -68,23 +77,30 @@ class Served:
 
 
 @contextmanager
-def serving(folder: Path, limits: Limits | None = None, key: str | None = None) -> Iterator[Served]:
-    """A server of the model in a folder, which ends with the block."""
+def serving(
+    folder: Path,
+    limits: Limits | None = None,
+    key: str | None = None,
+    kinds: Sequence[type[EngineProcess]] = (Forked,),
+) -> Iterator[Served]:
+    """A server of the model in a folder, which ends with the block. kinds: of its engines."""
     limits = limits or Limits(grace=5)
     address = Address(port=0, key=key)
     configuration = resolve("batch", flags={"model": str(folder)}, has_rows=False)
     tokenizer = tokenizer_of(configuration)
-    engine = Engine(
-        load_model(folder), tokenizer, EngineConfig(kv_cache_memory=KV, max_sequences=64)
-    )
+    config = EngineConfig(kv_cache_memory=KV, max_sequences=64)
+    setting = Setting(str(folder), tokenizer, config, device="cpu", threads=1)
+    left = iter(kinds)
+    engines = Dispatcher([setting] * len(kinds), Processes(lambda each: next(left)(each)))
+    engines.gather()
     sock = bound(address.host, address.port, limits)
-    server = Server(engine, tokenizer, configuration, (NAME,), address, limits, sock)
+    server = Server(engines, tokenizer, configuration, (NAME,), address, limits, sock)
     died: list[BaseException] = []
 
     def run() -> None:
         try:
             server.run()
-        except RuntimeError as error:
+        except SharegenError as error:
             died.append(error)
 
     thread = threading.Thread(target=run, daemon=True)
@@ -95,5 +111,5 @@ def serving(folder: Path, limits: Limits | None = None, key: str | None = None) 
         server.end()
         thread.join(60)
         assert not thread.is_alive()
-        engine.close()
+        engines.close()
         sock.close()

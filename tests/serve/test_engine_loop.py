@@ -1,23 +1,39 @@
-"""The engine's side: what ends it is told to all, those who come too late included."""
+"""The engines' side: what ends it is told to all, those who come too late included."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
+from sharegen.engine.config import EngineConfig
 from sharegen.engine.core.request import Request, SamplingParams
+from sharegen.engine.parallel.dispatcher import Dispatcher
+from sharegen.engine.parallel.messages import Setting
 from sharegen.serve.engine_loop import EngineLoop
 from sharegen.serve.ticket import News, Ticket
-from tests.engine.jobs import loaded, make_engine
+from tests.engine.parallel.forked import forked
+from tests.tiny import save_tiny_model
 
 PARAMS = SamplingParams(max_tokens=4, ignore_eos=True)
+
+
+@pytest.fixture
+def engines(tmp_path: Path) -> Iterator[Dispatcher]:
+    folder = save_tiny_model(tmp_path / "tiny")
+    config = EngineConfig(kv_cache_memory=8 << 20, max_sequences=16)
+    found = Dispatcher([Setting(str(folder), None, config, device="cpu", threads=1)], forked())
+    yield found
+    found.close()
 
 
 def ticket(key: int, prompt: list[int], streams: bool = False) -> Ticket:
     return Ticket([Request(key, prompt, PARAMS, range(2))], streams)
 
 
-def test_what_comes_is_drawn_and_what_cannot_run_is_said() -> None:
-    loop = EngineLoop(make_engine(loaded("llama")), seed=0)
+def test_what_comes_is_drawn_and_what_cannot_run_is_said(engines: Dispatcher) -> None:
+    loop = EngineLoop(engines, seed=0)
     told: dict[Ticket, News] = {}
 
     def tell(news: list[tuple[Ticket, News]]) -> None:
@@ -28,7 +44,7 @@ def test_what_comes_is_drawn_and_what_cannot_run_is_said() -> None:
     good, stream, bad, gone = (
         ticket(0, [5] * 9),
         ticket(1, [5] * 9, True),
-        ticket(2, [999]),
+        ticket(2, [10**6]),
         ticket(3, [7]),
     )
     for each in (good, stream, bad, gone):
@@ -42,24 +58,22 @@ def test_what_comes_is_drawn_and_what_cannot_run_is_said() -> None:
         place: len(grown.token_ids) for place, grown in told[stream].grown.items()
     } == dict.fromkeys(whole, 3)
     assert all(whole[place][:3] == grown.token_ids for place, grown in told[stream].grown.items())
-    assert "vocabulary" in str(told[bad].error) and not told[bad].fatal
+    assert "vocabulary" in str(told[bad].error) and not told[bad].is_ours
     assert gone not in told
     late = ticket(4, [5])
     loop.submit(late)
-    assert told[late].fatal and told[late].error == "the server has ended"
+    assert told[late].is_ours and told[late].error == "the server has ended"
 
 
-def test_the_engines_end_is_told_and_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = make_engine(loaded("llama"))
-    loop, told = EngineLoop(engine, seed=0), []
+def test_the_engines_end_is_told_and_raised(
+    engines: Dispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, told = EngineLoop(engines, seed=0), []
     loop.tell = told.extend
-    monkeypatch.setattr(engine, "step", lambda: 1 / 0)
+    monkeypatch.setattr(engines, "step", lambda: 1 / 0)
     asked = ticket(0, [5])
     loop.submit(asked)
     with pytest.raises(ZeroDivisionError):
         loop.run()
     [(one, news)] = told
-    assert one is asked and news.fatal and news.error == "the engine has ended: ZeroDivisionError"
-    monkeypatch.undo()
-    engine.begin()  # and it is whole again
-    engine.end()
+    assert one is asked and news.is_ours and news.error == "the engine has ended: ZeroDivisionError"

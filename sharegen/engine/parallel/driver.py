@@ -284,11 +284,10 @@ class Driver:
                 self._counts.update(worker, message.stats)
                 if self._busy:
                     self._join(worker)
-            case Finished(job, drawn, stats):
-                self._counts.update(worker, stats)
-                if job == self._job and self._busy:
-                    self._done += (self._assignment.finish(worker, one) for one in drawn)
-                    self._lengths.learn(Lengths.of(Counter(map(_ending, drawn))))
+            case Finished() as finished:
+                self._counts.update(worker, finished.stats)
+                if finished.job == self._job and self._busy:
+                    self._take(worker, finished)
             case Checked():
                 self._checked = message
             case Warned(text):
@@ -297,6 +296,11 @@ class Driver:
                     warnings.warn(text, stacklevel=2)
             case Failed(error):
                 self._lose(worker, str(error), error)
+
+    def _take(self, worker: Worker, message: Finished) -> None:
+        """Take what a worker has finished of the job that runs."""
+        self._done += (self._assignment.finish(worker, one) for one in message.drawn)
+        self._lengths.learn(Lengths.of(Counter(map(_ending, message.drawn))))
 
     def _send(self, worker: Worker, message: object) -> bool:
         try:
@@ -315,11 +319,15 @@ class Driver:
         self._workplace.end(worker)
         self._counts.leave(worker)
         if self._ready.pop(worker, None) is not None and self._busy:
-            self._assignment.leave(worker)
+            self._leave(worker, why)
         if self._workers:
             warnings.warn(f"worker {number} is gone: {why}; the others go on", stacklevel=2)
         else:
             self._error = error or WorkersError(f"the last worker is gone: {why}")
+
+    def _leave(self, worker: Worker, why: str) -> None:
+        """A worker that took part in the job is gone."""
+        self._assignment.leave(worker)
 
 
 def _ending(drawn: CompletionMessage) -> tuple[int, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import selectors
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -97,6 +98,9 @@ class Processes:
         self._launch = launch or self._begin
         self._server = server or ForkServer()
         self._selector = selectors.DefaultSelector()
+        self._bell, self._rope = socket.socketpair()  # what rings ends the wait for messages
+        self._rope.setblocking(False)
+        self._selector.register(self._bell, selectors.EVENT_READ)
 
     def start(self, setting: Setting) -> EngineProcess:
         process = self._launch(setting)
@@ -106,6 +110,9 @@ class Processes:
     def listen(self) -> Iterator[tuple[EngineProcess, object]]:
         """One message of each that has some, None of one that is gone; nothing in silence."""
         for key, _ in self._selector.select(LISTEN_SECONDS):
+            if key.fileobj is self._bell:
+                self._bell.recv(4096)
+                continue
             process: EngineProcess = key.data
             if process.connection.closed:  # it was ended over the message of another
                 continue
@@ -115,12 +122,19 @@ class Processes:
                 message = None
             yield process, message
 
+    def wake(self) -> None:
+        """From any thread: let who listens wait no longer."""
+        with contextlib.suppress(BlockingIOError, OSError):  # it rings, or nobody listens any more
+            self._rope.send(b"!")
+
     def end(self, process: EngineProcess) -> None:
         self._selector.unregister(process.connection)
         process.end()
 
     def close(self) -> None:
         self._selector.close()
+        self._bell.close()
+        self._rope.close()
         self._server.close()
 
     def _begin(self, setting: Setting) -> EngineProcess:

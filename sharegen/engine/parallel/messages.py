@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -78,18 +78,26 @@ class Check:
 
 @dataclass(frozen=True)
 class Begin:
-    """A job begins; seed: of requests that bring none. lengths: of samples of it until now."""
+    """A job begins; seed: of requests that bring none. lengths: of samples of it until now.
+
+    arriving: whether requests come one by one while others run. The worker checks them itself then.
+    """
 
     job: int
     seed: int
     lengths: Lengths
+    arriving: bool = False
 
 
 @dataclass(frozen=True)
 class Work:
-    """Requests of the job to draw, besides those that the worker has."""
+    """Requests of the job to draw, besides those that the worker has.
+
+    streams: keys of those whose tokens are told as they are drawn, where requests arrive.
+    """
 
     requests: Sequence[Request]
+    streams: Collection[int] = ()
 
 
 @dataclass(frozen=True)
@@ -195,13 +203,28 @@ class CompletionMessage(NamedTuple):
         return Completion(request, *self[1:])
 
 
+class Growth(NamedTuple):
+    """What a sample has drawn since the last report, with what was asked about its tokens."""
+
+    key: int
+    sample: int
+    token_ids: list[int]
+    logprobs: list[TokenLogprobs]
+
+
 @dataclass(frozen=True)
 class Finished:
-    """What has ended since the last report, and what the engine counts."""
+    """What has ended since the last report, and what the engine counts.
+
+    grown: of samples that run and are told as they grow. refused: why requests that arrived can
+    never run, by key.
+    """
 
     job: int
     drawn: Sequence[CompletionMessage]
     stats: EngineStats
+    grown: Sequence[Growth] = ()
+    refused: Mapping[int, SharegenError] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from sharegen.engine.engine import Engine
 from sharegen.engine.model.checkpoint.source import resolve_device
+from sharegen.engine.parallel.dispatcher import Dispatcher
 from sharegen.engine.parallel.driver import Driver
 from sharegen.engine.parallel.launch import Processes
 from sharegen.engine.parallel.place import as_many_as_pay, places, room
@@ -64,9 +65,7 @@ def open_engine(
     """
     if workers == "auto":
         workers = room(resolve_device(setting.device), setting.ranks) if ray is None else None
-    for name, value in (("workers", workers), ("tensor_parallel_size", setting.ranks)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, Integral)):
-            raise UsageError(f"{name} is {value!r}: it must be a whole number")
+    _check_numbers(workers, setting.ranks)
     is_here = ray is None and workers == 1 and not apart
     if is_here and setting.ranks == 1:
         return engine_of(setting, tree=tree, costs=costs)
@@ -83,5 +82,29 @@ def open_engine(
 
         return start_workers(Cluster(ray) if isinstance(ray, str) else ray, setting, workers)
     if workers is None:
-        return as_many_as_pay(setting, Processes(server=server))
+        return as_many_as_pay(setting, Driver, Processes(server=server))
     return Driver(places(setting, workers), Processes(server=server))
+
+
+def open_dispatcher(
+    setting: Setting, workers: int | Literal["auto"], server: ForkServer
+) -> Dispatcher:
+    """Open the engines that a server's requests go to, each in a process of its own.
+
+    Args:
+        workers: how many; "auto" for as many as there is room for, or as pay on a CPU.
+        server: the process that workers on a CPU are copies of.
+
+    Raises what `open_engine` raises.
+    """
+    count = room(resolve_device(setting.device), setting.ranks) if workers == "auto" else workers
+    _check_numbers(count, setting.ranks)
+    if count is None:
+        return as_many_as_pay(setting, Dispatcher, Processes(server=server))
+    return Dispatcher(places(setting, count), Processes(server=server))
+
+
+def _check_numbers(workers: object, ranks: object) -> None:
+    for name, value in (("workers", workers), ("tensor_parallel_size", ranks)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, Integral)):
+            raise UsageError(f"{name} is {value!r}: it must be a whole number")

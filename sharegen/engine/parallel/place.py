@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeVar
 
 import torch
 
@@ -14,16 +15,18 @@ from sharegen.engine.parallel.launch import Processes
 from sharegen.engine.parallel.messages import Setting
 from sharegen.errors import UsageError
 
+D = TypeVar("D", bound=Driver)
 
-def as_many_as_pay(setting: Setting, workplace: Processes | None = None) -> Driver:
+
+def as_many_as_pay(setting: Setting, kind: type[D], workplace: Processes | None = None) -> D:
     """Workers for the cores of a CPU: as many as one leaves idle, and memory holds.
 
-    The first one tries how many of torch's threads its steps are worth; the others are started
-    then.
+    kind: of the driver that they get. The first one tries how many of torch's threads its steps are
+    worth; the others are started then.
     """
     cores = available_cores()
     setting = share_of_memory(replace(setting, device="cpu"), cores)
-    driver = Driver([replace(setting, threads=cores)], workplace)
+    driver = kind([replace(setting, threads=cores)], workplace)
     first = driver.ready
     fitting = memory_of_cpu() // (2 * first.resident)
     for _ in range(min(cores // first.threads, fitting) - 1):

@@ -6,7 +6,7 @@ import resource
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 
 import torch
@@ -15,6 +15,7 @@ from sharegen.common.start_clock import START
 from sharegen.engine.core.request import Completion
 from sharegen.engine.execute.process import short_collections
 from sharegen.engine.model.checkpoint.source import resolve_device
+from sharegen.engine.parallel.arrivals import TOGETHER_SECONDS, Arrivals
 from sharegen.engine.parallel.line import Line
 from sharegen.engine.parallel.messages import (
     Begin,
@@ -26,6 +27,7 @@ from sharegen.engine.parallel.messages import (
     Failed,
     Finished,
     Forget,
+    Growth,
     Ready,
     Require,
     Setting,
@@ -72,6 +74,7 @@ class _Worker:
             )
         self.line = line
         self.job = 0
+        self.arrivals: Arrivals | None = None  # of a job to which requests come
         self.reported = time.monotonic()
         line.say(
             Ready(
@@ -90,35 +93,63 @@ class _Worker:
     def work(self) -> None:
         """Take messages as they come, and step in between; wait where there is nothing to do."""
         while True:
-            while not self.engine.has_work or self.line.has_mail:
-                self._take()
+            self._take_all()
             self.line.begin_step()
-            self._report(self.engine.step())
+            self._report(self.engine.step() if self.engine.has_work else ())
+
+    @property
+    def _has_work(self) -> bool:
+        return self.engine.has_work or (self.arrivals is not None and self.arrivals.wait)
+
+    def _take_all(self) -> None:
+        """Take all that has come. Where nothing is to do, wait for it; and then, of requests that
+        arrive, a moment for what comes with the first."""
+        was_idle = not self._has_work
+        while not self._has_work or self.line.has_mail:
+            self._take()
+            if was_idle and self.arrivals is not None and self.arrivals.wait:
+                was_idle = False
+                time.sleep(TOGETHER_SECONDS)
+        if self.arrivals is not None:
+            self.arrivals.admit()
 
     def _take(self) -> None:
         match self.line.get():
             case Check(requests):
                 self.line.say(Checked(self.engine.errors(requests)))
-            case Begin(job, seed, lengths):
+            case Begin(job, seed, lengths, arriving):
                 self.job = job
-                self.engine.begin(seed, lengths)
+                self.engine.begin(seed, lengths, arriving)
+                self.arrivals = Arrivals(self.engine) if arriving else None
+            case Work() as work if self.arrivals is not None:
+                self.arrivals.come(work)
             case Work(requests):
                 self.engine.add(requests)
             case Require(key, required):
                 self.engine.call(key, required)
+            case Cancel(key, samples) if self.arrivals is not None:
+                self.arrivals.cancel(key, samples)
+                self._report(())
             case Cancel(key, samples):
                 self.engine.cancel(key, samples)
             case End():
                 self.engine.end()
+                self.arrivals = None
             case Forget():
                 self.engine.reset_prefix_cache()
 
     def _report(self, completions: Sequence[Completion]) -> None:
         now = time.monotonic()
-        if not completions and now - self.reported < _REPORT_SECONDS:
+        grown: Sequence[Growth] = ()
+        refused: Mapping[int, SharegenError] = {}
+        if self.arrivals is not None:
+            grown, refused = self.arrivals.growth(completions), self.arrivals.refused()
+        is_news = completions or grown or refused
+        is_last = self.arrivals is not None and not self._has_work  # nothing may come after it
+        if not (is_news or is_last) and now - self.reported < _REPORT_SECONDS:
             return
         drawn = [CompletionMessage.of(completion) for completion in completions]
-        self.line.say(Finished(self.job, drawn, self.engine.stats))
+        self.line.say(Finished(self.job, drawn, self.engine.stats, grown, refused))
         self.reported = now
 
 
