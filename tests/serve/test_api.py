@@ -18,7 +18,7 @@ import pytest
 from sharegen import LLM, SamplingParams
 from sharegen.serve import api
 from sharegen.serve.limits import Limits
-from tests.engine.parallel.forked import Starved
+from tests.engine.parallel.forked import Forked, Starved
 from tests.serve.serving import KV, NAME, Served, serving
 from tests.tiny import save_tiny_model
 
@@ -391,3 +391,21 @@ def test_the_end_of_the_last_engine_is_told_to_all(folder: Path) -> None:
         assert status == 500 and answer["error"]["type"] == "server_error"
         assert "engine has ended" in answer["error"]["message"]
     assert "allocate" in str(*served.died)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:worker . is gone")
+def test_with_two_engines_the_death_of_one_is_not_seen(folder: Path) -> None:
+    with serving(folder, kinds=[Forked, Forked]) as served, ThreadPoolExecutor(16) as clients:
+        body = {"prompt": PROMPT, "max_tokens": 400, "ignore_eos": True, "seed": 1}
+        asked = [clients.submit(served.ask, "/v1/completions", body) for _ in range(16)]
+        until = time.monotonic() + 60
+        while served.engines.stats.running < 10:
+            assert time.monotonic() < until
+            time.sleep(0.005)
+        served.kill(0)
+        answers = [each.result() for each in asked]
+        assert [status for status, _ in answers] == [200] * 16
+        assert len({answer["choices"][0]["text"] for _, answer in answers}) == 1
+        assert "sharegen_engines 1\n" in served.ask("/metrics", method="GET")[1]
+        assert served.ask("/health", method="GET")[0] == 200
