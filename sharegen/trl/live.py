@@ -1,19 +1,22 @@
-"""The engine over a trainer's module."""
+"""The engine over a trainer's module: opened at its first rollout, closed when training ends."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
+from weakref import WeakValueDictionary
 
-from torch import nn
 from transformers import TrainerCallback
 
 from sharegen.engine.core.random_key import row_key
 from sharegen.engine.core.request import SamplingParams
 from sharegen.llm import LLM
 from sharegen.outputs import RequestOutput
+
+_open: WeakValueDictionary[int, LiveEngine] = WeakValueDictionary()
+"""The engine that has a module, by the module's id: a trainer that was interrupted leaves its own
+open, and the next one over the same module closes it."""
 
 
 class LiveEngine(TrainerCallback):
@@ -24,6 +27,9 @@ class LiveEngine(TrainerCallback):
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = options
+        self._llm: LLM | None = None
+        self._step = 0  # that the engine's weights are of
+        self._trains = False
         self._drawn: Counter[tuple[int, bool]] = Counter()  # rollouts, by step and mode
 
     @classmethod
@@ -53,20 +59,38 @@ class LiveEngine(TrainerCallback):
     def generate(
         self, trainer: Any, prompts: Sequence[list[int]], params: Sequence[SamplingParams]
     ) -> list[RequestOutput]:
-        """Sample prompts of token ids from the module as it is now; it keeps its modes."""
-        module = trainer.accelerator.unwrap_model(trainer.model)
-        tokenizer = trainer.processing_class
-        with _modes_kept(module), LLM(module, tokenizer=tokenizer, **self._options) as llm:
+        """Sample prompts of token ids from the module as it is now."""
+        self._trains, step = trainer.is_in_train, trainer.state.global_step
+        try:
+            if self._llm is None:
+                self._llm = self._opened(trainer)
+            elif step != self._step:
+                self._llm.weights_changed()
+            self._step = step
             asked = [{"prompt_token_ids": ids} for ids in prompts]
-            return llm.generate(asked, list(params), use_tqdm=False)  # type: ignore[arg-type]
+            return self._llm.generate(asked, list(params), use_tqdm=False)  # type: ignore[arg-type]
+        except BaseException:
+            self.close()
+            raise
 
+    def _opened(self, trainer: Any) -> LLM:
+        module = trainer.accelerator.unwrap_model(trainer.model)
+        if (other := _open.get(id(module))) is not None:
+            other.close()
+        _open[id(module)] = self
+        return LLM(module, tokenizer=trainer.processing_class, **self._options)
 
-@contextmanager
-def _modes_kept(module: nn.Module) -> Iterator[None]:
-    """Each part of the module comes back in the mode, train or eval, in which it is now."""
-    modes = [(part, part.training) for part in module.modules()]
-    try:
-        yield
-    finally:
-        for part, training in modes:
-            part.training = training
+    def close(self) -> None:
+        """Give the module back, and the engine's memory; the next rollout opens another one."""
+        if self._llm is not None:
+            self._llm.close()
+            self._llm = None
+
+    # -- the trainer's events -------------------------------------------------------------------
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        self.close()
+
+    def on_evaluate(self, *_: Any, **__: Any) -> None:
+        if not self._trains:
+            self.close()

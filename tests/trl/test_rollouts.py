@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sharegen.engine.model.lending import is_lent
 from sharegen.errors import UsageError
+from sharegen.trl.live import LiveEngine
 from tests.trl.trainers import Kept, grpo
 
 pytestmark = [
@@ -45,3 +48,40 @@ def test_what_is_not_served_is_refused_at_the_first_rollout(tmp_path: Path) -> N
 def test_the_trainer_s_own_arguments_are_no_options() -> None:
     with pytest.raises(UsageError, match="seed is the trainer's"):
         Kept(seed=3)
+
+
+@pytest.mark.turn(3)
+def test_the_engine_is_open_while_training_lasts(tmp_path: Path) -> None:
+    opened: list[object] = []
+
+    class Watched(Kept):
+        def __call__(self, prompts: Any, trainer: Any) -> dict[str, list[Any]]:
+            drawn = super().__call__(prompts, trainer)
+            assert is_lent(trainer.model)
+            [live] = [each for each in trainer.callback_handler.callbacks
+                      if isinstance(each, LiveEngine)]  # fmt: skip
+            opened.append(live._llm)
+            return drawn
+
+    trainer = grpo(tmp_path, Watched(), max_steps=3)
+    trainer.train()
+    assert len(opened) == 3 and len({id(llm) for llm in opened}) == 1
+    assert not is_lent(trainer.model)
+    trainer.evaluate(trainer.train_dataset)
+    assert len(opened) > 3 and not is_lent(trainer.model)
+
+
+@pytest.mark.turn(3)
+def test_a_trainer_takes_the_module_of_one_that_was_interrupted(tmp_path: Path) -> None:
+    class Interrupted(Kept):
+        def __call__(self, prompts: Any, trainer: Any) -> dict[str, list[Any]]:
+            super().__call__(prompts, trainer)
+            raise KeyboardInterrupt
+
+    first = grpo(tmp_path, Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        first.train()
+    assert is_lent(first.model)
+    second = grpo(tmp_path, Kept(), model=first.model)
+    second.train()
+    assert not is_lent(first.model)

@@ -42,11 +42,13 @@ class Kept(Rollout):
 
 
 def grpo(folder: Path, rollout: Any, prompts: Any = ("1 2 3", "Tom has", "Answer:"),
-         **settings: Any) -> Any:  # fmt: skip
+         model: Any = None, **settings: Any) -> Any:  # fmt: skip
     """A trainer of 2 steps, each of 2 prompts and 4 completions; the reward is their length."""
     from trl import GRPOConfig, GRPOTrainer
 
-    model = AutoModelForCausalLM.from_pretrained(save_tiny_model(folder), dtype=torch.float32)
+    save_tiny_model(folder)
+    if model is None:
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     values = {
         "per_device_train_batch_size": 8, "num_generations": 4, "max_completion_length": 12,
         "max_steps": 2, "learning_rate": 1e-3, "report_to": [], "use_cpu": True, "bf16": False,
