@@ -352,9 +352,13 @@ def card(
         float | None,
         typer.Option(min=1, metavar="SECONDS", help="Begin no row that would end later."),
     ] = None,
-    results: Annotated[Path, typer.Option(help="Folder of the files.", parser=parse_path)] = Path(
-        "benchmarks/results"
-    ),
+    results: Annotated[
+        Path,
+        typer.Option(
+            help="Folder of the files, or a file of lines (.jsonl) for `import`.",
+            parser=parse_path,
+        ),
+    ] = Path("benchmarks/results"),
     gsm8k: Annotated[
         Path | None,
         typer.Option(
@@ -380,16 +384,17 @@ def card(
 ) -> None:
     """Measure the rows of docs/benchmarks.md on this machine, the most important first.
 
-    Each row is written to a file as soon as it is measured, and the same call goes on where it
-    was cut off: a row is done where the folder has it from this commit and card. What needs more
-    cards or memory than there are is left out, with the reason. `tables` then makes the page.
+    Rows of one engine share its start. Each row is written to a file as soon as it is measured,
+    and the same call goes on where it was cut off: a row is done where the folder has it from this
+    commit and card. What needs more cards or memory than there are is left out, with the reason.
+    `tables` then makes the page.
 
     Example: python -m benchmarks card --budget 1500
 
     Example: python -m benchmarks card --rows llama3-8b-gsm8k-bf16 --rows tokasaurus
     """
     from benchmarks.card.machine import find_machine
-    from benchmarks.card.session import Asked, listed, run_rows
+    from benchmarks.card.session import Asked, listed, measure_rows
     from benchmarks.measurement import RESULTS
 
     if device not in ("auto", "cuda", "cpu"):
@@ -401,8 +406,26 @@ def card(
     if show:
         for line in listed(asked, machine):
             typer.echo(line)
-    elif not run_rows(asked, machine):
+    elif not measure_rows(asked, machine):
         raise typer.Exit(1)
+
+
+@app.command("import", cls=Command)
+def import_(
+    file: Annotated[
+        Path, typer.Argument(help="What `card --results FILE.jsonl` wrote.", parser=parse_path)
+    ],
+) -> None:
+    """Make a file in benchmarks/results/ of each line, and remove those that it replaces.
+
+    Other programs' numbers beside a row that is replaced stay, as of another sitting.
+
+    Example: python -m benchmarks import rows.jsonl
+    """
+    from benchmarks.result_lines import import_results
+
+    for said in import_results(file):
+        typer.echo(said, err=True)
 
 
 @app.command("tables", cls=Command)

@@ -214,13 +214,13 @@ def read(path: Path) -> Measurement:
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
     except ValidationError as error:
-        raise DataError(f"{path}: {_first(error)}") from error
+        raise DataError(f"{path}: {first_error(error)}") from error
     if found.name != path.stem:
         raise DataError(f"{path}: name is {found.name!r}: it must be the file's, {path.stem!r}")
     return found
 
 
-def _first(error: ValidationError) -> str:
+def first_error(error: ValidationError) -> str:
     """What is wrong first, in a line."""
     found = error.errors(include_url=False)[0]
     where = ".".join(map(str, found["loc"]))
@@ -239,11 +239,12 @@ def read_all(folder: Path = RESULTS) -> list[Measurement]:
     newest: dict[tuple[str, str], Measurement] = {}
     for found in sorted(map(read, folder.glob("*.json")), key=lambda each: (each.date, each.name)):
         key = (found.row, found.card.label)
-        newest[key] = _with_peers_of(found, newest.get(key))
+        newest[key] = with_peers_of(found, newest.get(key))
     return [newest[key] for key in sorted(newest)]
 
 
-def _with_peers_of(row: Measurement, older: Measurement | None) -> Measurement:
+def with_peers_of(row: Measurement, older: Measurement | None) -> Measurement:
+    """The row with those that we measured beside an older one, where it has none of its own."""
     if older is None or any(peer.sitting for peer in row.peers):
         return row
     stand_in = [

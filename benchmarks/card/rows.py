@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Literal
 
 from benchmarks.measurement import Peer
@@ -15,20 +16,37 @@ Precision = Literal["bf16", "FP8", "float32"]
 class CardRow:
     """One row.
 
-    name: of the row. kind: of its table. command: what comes after `sharegen`. seconds: that it
-    takes on an H200, estimated. gpus, gib: how many cards, and the memory that each must have in
-    all; no GPU is a row for the CPU. peers: what others published for the same work.
+    name: of the row. kind: of its table. engine: what comes after `sharegen`, but for the workload
+    of a job; jobs that follow each other with the same engine share one start. workload: of a job.
+    start, seconds: what the start of its engine, and then the row itself take on an H200,
+    estimated. gpus, gib: how many cards, and the memory that each must have in all; no GPU is a row
+    for the CPU. card: part of the name of the card that it is for, where it is for one. peers: what
+    others published for the same work.
     """
 
     name: str
     kind: Literal["job", "command", "cpu", "attention"]
-    command: tuple[str, ...]
+    engine: tuple[str, ...]
+    start: int
     seconds: int
     shape: str | None = None
     precision: Precision | None = None
     gpus: int = 1
     gib: int = 0
+    card: str | None = None
     peers: tuple[Peer, ...] = ()
+    workload: str | None = None
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """What comes after `sharegen`."""
+        return command_of([self])
+
+
+def command_of(rows: Sequence[CardRow]) -> tuple[str, ...]:
+    """What comes after `sharegen` to measure rows of one engine together."""
+    loads = [row.workload for row in rows if row.workload is not None]
+    return (*rows[0].engine, *(word for load in loads for word in ("--workload", load)))
 
 
 SHAPES = "benchmarks/shapes"
@@ -36,29 +54,38 @@ SHAPES = "benchmarks/shapes"
 
 _OWN = ("llama3.2-1b", "qwen3-8b", "qwen3-30b-a3b", "gpt-oss-20b", "qwen3.5-9b", "rehearsal")
 _FP8 = ("--quantization", "fp8", "--kv-cache-dtype", "fp8")
+_QUICK = ("--no-ceiling", "--no-parts")
 
 
-def _job(
+def _jobs(
     shape: str,
-    workload: str,
-    seconds: int,
+    start: int,
     gib: int,
+    seconds: dict[str, int],
     *more: str,
     precision: Precision = "bf16",
     gpus: int = 1,
     ending: str = "",
-    peers: tuple[Peer, ...] = (),
-) -> CardRow:
-    """A row of `sharegen bench decode`. more: flags; ending: of the name."""
+    peers: dict[str, Peer] | None = None,
+) -> Iterator[CardRow]:
+    """Rows of `sharegen bench decode` on one engine. seconds: of each workload. more: flags;
+    ending: of the names. peers: of workloads.
+    """
     named = f"{SHAPES}/{shape}" if shape in _OWN else shape
-    command = ("bench", "decode", "--shape", named, "--workload", workload, *more)
+    engine = ("bench", "decode", "--shape", named, *more)
+    if "--workers" not in more:
+        engine += _QUICK if "--tensor-parallel-size" not in more else _QUICK[1:]
     if precision == "FP8":
-        command += _FP8
-    name = "-".join(filter(None, (shape, workload, precision.lower(), ending)))
-    return CardRow(name, "job", command, seconds, shape, precision, gpus, gib, peers)
+        engine += _FP8
+    for workload, took in seconds.items():
+        name = "-".join(filter(None, (shape, workload, precision.lower(), ending)))
+        found = (peers or {}).get(workload)
+        yield CardRow(
+            name, "job", engine, start, took, shape, precision, gpus, gib,
+            peers=() if found is None else (found,), workload=workload,
+        )  # fmt: skip
 
 
-_ALONE = "--no-ceiling"
 _TOKASAURUS = Peer(
     name="Tokasaurus",
     version=None,
@@ -83,77 +110,72 @@ TOKASAURUS = CardRow(
     (
         "run", "self-consistency", "--limit", "128", "-n", "1024", "--few-shot", "4",
         "--temperature", "0.6", "--max-tokens", "1024", "--stop", "Question:",
-        "--max-sequences", "4096",
+        "--max-sequences", "8192",
     ),
-    240, "llama3.2-1b", "bf16", gib=40, peers=(_TOKASAURUS,),
+    60, 130, "llama3.2-1b", "bf16", gib=40, card="H100", peers=(_TOKASAURUS,),
 )  # fmt: skip
 """The public benchmark of Tokasaurus: a whole command, with a model folder of random weights."""
 
+_GENERATE = ("bench", "generate", "--limit-batches", "1", "--batch", "80")
+
 ROWS: tuple[CardRow, ...] = (
-    _job("llama3-8b", "gsm8k", 150, 40),
-    _job("llama3-8b", "longdoc", 110, 40),
+    *_jobs("llama3-8b", 35, 60,
+           {"gsm8k": 25, "longdoc": 18, "few": 7, "reason": 66, "apps": 17, "noshare": 29}),
     TOKASAURUS,
-    _job("llama3.2-1b", "gsm8k", 80, 30),
-    _job("llama3-8b", "gsm8k", 130, 40, precision="FP8"),
-    _job("qwen3-30b-a3b", "gsm8k", 170, 78),
-    _job("llama3-8b", "few", 70, 40),
-    _job("llama3-8b", "reason", 270, 60, _ALONE),
-    _job("llama3-8b", "longdoc", 110, 40, precision="FP8"),
-    _job("gpt-oss-20b", "plain", 170, 78, _ALONE, peers=(_TENSORRT,)),
-    _job("gpt-oss-20b", "gsm8k", 130, 60),
-    _job("qwen3-8b", "gsm8k", 150, 40),
-    _job("qwen3.5-9b", "gsm8k", 190, 60),
-    _job("llama3-70b", "gsm8k", 400, 130, "--max-sequences", "1536", _ALONE, precision="FP8"),
-    _job("llama3-8b", "noshare", 140, 60),
-    _job("llama3-8b", "apps", 90, 40),
-    _job("llama3-8b", "plain", 170, 78, _ALONE),
-    _job("llama3-8b", "noshare", 110, 40, precision="FP8"),
-    _job("llama3-8b", "apps", 90, 40, precision="FP8"),
-    _job("llama3-8b", "few", 70, 40, precision="FP8"),
-    _job("llama3-8b", "reason", 230, 40, _ALONE, precision="FP8"),
-    _job("llama3-8b", "plain", 150, 60, _ALONE, precision="FP8"),
-    _job("llama2-7b", "gsm8k", 150, 60),
-    _job("llama2-7b", "apps", 120, 60),
-    _job("llama2-7b", "gsm8k", 120, 40, precision="FP8"),
-    _job("llama2-7b", "apps", 100, 40, precision="FP8"),
-    CardRow("attention", "attention", ("bench", "attention", "--no-sweeps"), 120, gib=40),
-    _job("llama3-8b", "gsm8k", 150, 40, "--workers", "2", "--max-sequences", "1536",
-         gpus=2, ending="workers-2"),
-    _job("llama3-8b", "gsm8k", 150, 30, *_RANKS, gpus=2, ending="ranks-2"),
-    _job("llama3-70b", "gsm8k", 280, 139, *_RANKS, "--max-sequences", "3072",
-         gpus=2, ending="ranks-2"),
-    _job("llama3-70b", "gsm8k", 220, 90, *_RANKS, "--max-sequences", "3072",
-         precision="FP8", gpus=2, ending="ranks-2"),
-    CardRow("cpu-generate", "cpu", ("bench", "generate", "--limit-batches", "1", "--batch", "80"),
-            150, "bundled model", "float32", gpus=0),
-    CardRow("cpu-generate-one-engine", "cpu",
-            ("bench", "generate", "--limit-batches", "1", "--batch", "80", "--workers", "1"),
-            180, "bundled model", "float32", gpus=0),
+    *_jobs("llama3.2-1b", 25, 30, {"gsm8k": 9}),
+    *_jobs("llama3-8b", 35, 40, {"gsm8k": 19, "longdoc": 13, "few": 6, "apps": 14, "noshare": 21},
+           precision="FP8"),
+    *_jobs("qwen3-30b-a3b", 55, 78, {"gsm8k": 25}),
+    *_jobs("gpt-oss-20b", 45, 78, {"plain": 38, "gsm8k": 25}, peers={"plain": _TENSORRT}),
+    *_jobs("qwen3-8b", 35, 40, {"gsm8k": 26}),
+    *_jobs("qwen3.5-9b", 50, 60, {"gsm8k": 20}),
+    *_jobs("llama3-70b", 60, 130, {"gsm8k": 60}, "--max-sequences", "1536", precision="FP8"),
+    *_jobs("llama2-7b", 35, 60, {"gsm8k": 21, "apps": 15}),
+    *_jobs("llama2-7b", 35, 40, {"gsm8k": 20, "apps": 13}, precision="FP8"),
+    *_jobs("llama3-8b", 35, 60, {"plain": 46}),
+    *_jobs("llama3-8b", 35, 60, {"reason": 48, "plain": 36}, precision="FP8"),
+    CardRow("attention", "attention", ("bench", "attention", "--no-sweeps"), 0, 120, gib=40),
+    *_jobs("llama3-70b", 70, 139, {"gsm8k": 60}, *_RANKS, "--max-sequences", "3072",
+           gpus=2, ending="ranks-2"),
+    *_jobs("llama3-8b", 45, 40, {"gsm8k": 23}, "--workers", "2", "--max-sequences", "1536",
+           gpus=2, ending="workers-2"),
+    *_jobs("llama3-8b", 55, 30, {"gsm8k": 17}, *_RANKS, gpus=2, ending="ranks-2"),
+    *_jobs("llama3-70b", 70, 90, {"gsm8k": 42}, *_RANKS, "--max-sequences", "3072",
+           precision="FP8", gpus=2, ending="ranks-2"),
+    CardRow("cpu-generate", "cpu", _GENERATE, 0, 150, "bundled model", "float32", gpus=0),
+    CardRow("cpu-generate-one-engine", "cpu", (*_GENERATE, "--workers", "1"), 0, 180,
+            "bundled model", "float32", gpus=0),
 )  # fmt: skip
+"""The rows of an engine follow each other, for they share its start; all else is in the order of
+importance."""
+
+
+def together(rows: Sequence[CardRow]) -> Iterator[list[CardRow]]:
+    """Rows that follow each other and share the start of one engine."""
+    for _, group in groupby(rows, key=lambda row: row.engine if row.workload else row.name):
+        yield list(group)
 
 
 def rehearsed(row: CardRow) -> CardRow | None:
     """The row with a tiny model, for the CPU; None where a CPU cannot run it at all."""
-    seconds, tiny = 20, f"{SHAPES}/rehearsal"
+    small = replace(row, start=8, seconds=12, gpus=0, gib=0, card=None, peers=(),
+                    shape="rehearsal", precision="float32")  # fmt: skip
     if row.kind == "attention":
         return None  # the table is measured on GPUs alone
     if row.kind == "cpu":
-        small = ("--problems", "4", "--samples", "2", "--max-tokens", "8")
-        return replace(row, command=(*row.command, *small), seconds=seconds)
+        few = ("--problems", "4", "--samples", "2", "--max-tokens", "8")
+        return replace(row, engine=(*row.engine, *few), start=8, seconds=12)
     if row.kind == "command":
-        command = tuple({"128": "4", "1024": "4", "4096": "16"}.get(x, x) for x in row.command)
-        return replace(row, command=command, seconds=seconds, shape="rehearsal",
-                       precision="float32", gpus=0, gib=0, peers=())  # fmt: skip
-    if row.gpus > 1 and _RANKS[0] in row.command:
+        fewer = {"128": "4", "1024": "4", "8192": "16"}
+        return replace(small, engine=tuple(fewer.get(word, word) for word in row.engine))
+    if row.gpus > 1 and _RANKS[0] in row.engine:
         return None
-    words = list(_without(row.command, _FP8))
-    words[words.index("--shape") + 1] = tiny
-    words[words.index("--workload") + 1] = "64,16,4,2,8"
+    words = list(_without(row.engine, _FP8))
+    words[words.index("--shape") + 1] = f"{SHAPES}/rehearsal"
     if "--max-sequences" in words:
         words[words.index("--max-sequences") + 1] = "8"
     words += ["--device", "cpu", "--dtype", "float32", "--no-compile"]
-    return replace(row, command=tuple(words), seconds=seconds, shape="rehearsal",
-                   precision="float32", gpus=0, gib=0, peers=())  # fmt: skip
+    return replace(small, engine=tuple(words), workload="64,16,4,2,8")
 
 
 def _without(words: tuple[str, ...], left_out: tuple[str, ...]) -> Iterator[str]:

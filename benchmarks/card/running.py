@@ -7,14 +7,16 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.card.machine import ROOT
-from benchmarks.card.rows import SHAPES, CardRow
+from benchmarks.card.rows import SHAPES, CardRow, command_of
 from benchmarks.measurement import Engines, Layer, Numbers, Peer, Workload
 from sharegen.errors import SharegenError
 from sharegen.results.journal.run_file import RunFile, run_file_path
@@ -49,13 +51,36 @@ class Setting:
     deadline: float | None = None
 
 
-def run_row(row: CardRow, setting: Setting) -> Ran:
-    """Run it, with its output on stderr. Raises SharegenError where it fails or takes too long."""
-    return _WAYS[row.kind](row, setting)
+def run_rows(rows: Sequence[CardRow], setting: Setting) -> Iterator[Ran]:
+    """What each of some rows of one engine comes to, as soon as it is measured.
+
+    Output goes to stderr. Raises SharegenError where a row fails, or takes too long.
+    """
+    if rows[0].kind == "command":
+        yield _command(rows[0], setting)
+        return
+    command = [sys.executable, "-m", "sharegen", *command_of(rows)]
+    with closing(_lines(command, setting)) as lines:
+        for row in rows:
+            yield _WAYS[row.kind](row, _numbers(row, lines))
+        for _ in lines:
+            pass  # it ends by itself
 
 
-def _job(row: CardRow, setting: Setting) -> Ran:
-    printed = _printed(row, setting)
+def _numbers(row: CardRow, lines: Iterator[str]) -> dict[str, Any]:
+    """The next line that is JSON."""
+    for line in lines:
+        if line.startswith("{"):
+            try:
+                found = json.loads(line)
+            except ValueError:
+                break
+            assert isinstance(found, dict)
+            return found
+    raise SharegenError(f"row {row.name}: its command printed no JSON line")
+
+
+def _job(row: CardRow, printed: dict[str, Any]) -> Ran:
     workload = Workload(
         name=printed["workload"],
         **{name: printed[name] for name in ("prefix", "problem", "problems", "samples", "output")},
@@ -79,8 +104,7 @@ def _job(row: CardRow, setting: Setting) -> Ran:
     return Ran(_typed(row), numbers, workload, engines, row.peers, printed)
 
 
-def _generate(row: CardRow, setting: Setting) -> Ran:
-    printed = _printed(row, setting)
+def _generate(row: CardRow, printed: dict[str, Any]) -> Ran:
     peers = tuple(
         Peer(name="transformers", version=None, mode=f"generate(), {batch} sequences a call",
              tokens_per_second=pace, sitting="same")
@@ -92,8 +116,7 @@ def _generate(row: CardRow, setting: Setting) -> Ran:
     return Ran(_typed(row), numbers, workload, Engines(workers=printed["workers"]), peers, printed)
 
 
-def _attention(row: CardRow, setting: Setting) -> Ran:
-    printed = _printed(row, setting)
+def _attention(row: CardRow, printed: dict[str, Any]) -> Ran:
     layers = tuple(
         Layer(
             heads=f"{each['num_heads']}/{each['num_kv_heads']}",
@@ -150,8 +173,8 @@ def _command(row: CardRow, setting: Setting) -> Ran:
     return Ran("\n".join(typed), numbers, workload, engines, row.peers, printed)
 
 
-_WAYS: dict[str, Callable[[CardRow, Setting], Ran]] = {
-    "job": _job, "cpu": _generate, "attention": _attention, "command": _command,
+_WAYS: dict[str, Callable[[CardRow, dict[str, Any]], Ran]] = {
+    "job": _job, "cpu": _generate, "attention": _attention,
 }  # fmt: skip
 
 
@@ -172,30 +195,39 @@ def _typed(row: CardRow) -> str:
     return shlex.join(["sharegen", *row.command])
 
 
-def _printed(row: CardRow, setting: Setting) -> dict[str, Any]:
-    """The last line of its output, which is JSON."""
-    said = _run([sys.executable, "-m", "sharegen", *row.command], setting).strip()
-    try:
-        found = json.loads(said.rpartition("\n")[2])
-    except ValueError:
-        raise SharegenError(f"row {row.name}: its command printed no JSON line") from None
-    assert isinstance(found, dict)
-    return found
+def _run(command: Sequence[str], setting: Setting) -> None:
+    """Run it to its end. Raises SharegenError for a failure, and at the deadline."""
+    for line in _lines(command, setting):
+        sys.stderr.write(line)
 
 
-def _run(command: Sequence[str], setting: Setting) -> str:
-    """What it prints on stdout. Raises SharegenError for a failure, and at the deadline."""
+def _lines(command: Sequence[str], setting: Setting) -> Generator[str]:
+    """What it prints on stdout, line by line. Raises SharegenError for a failure, and at the
+    deadline.
+    """
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    left = None if setting.deadline is None else max(setting.deadline - time.monotonic(), 1.0)
-    try:
-        said, _ = process.communicate(timeout=left)
-    except subprocess.TimeoutExpired:
-        raise SharegenError("the budget is spent: it begins anew next time") from None
-    finally:
+    assert process.stdout is not None
+    late = threading.Event()
+
+    def stop() -> None:
+        late.set()
         _end(process)
+
+    left = None if setting.deadline is None else max(setting.deadline - time.monotonic(), 1.0)
+    timer = threading.Timer(left or 0.0, stop)
+    if left is not None:
+        timer.start()
+    try:
+        yield from process.stdout
+        process.wait()
+    finally:
+        timer.cancel()
+        _end(process)
+        process.stdout.close()
+    if late.is_set():
+        raise SharegenError("the budget is spent: it begins anew next time")
     if process.returncode:
         raise SharegenError(f"{shlex.join(command[1:])}: ended with exit code {process.returncode}")
-    return said
 
 
 def _end(process: subprocess.Popen[str]) -> None:

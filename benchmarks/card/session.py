@@ -14,16 +14,19 @@ from pathlib import Path
 import typer
 
 from benchmarks.card.machine import Machine
-from benchmarks.card.rows import ROWS, CardRow, rehearsed
-from benchmarks.card.running import GSM8K_FILES, Ran, Setting, run_row
-from benchmarks.measurement import Card, Measurement, read, write
+from benchmarks.card.rows import ROWS, CardRow, rehearsed, together
+from benchmarks.card.running import GSM8K_FILES, Ran, Setting, run_rows
+from benchmarks.measurement import Card, Measurement
+from benchmarks.result_lines import add_result, read_results
 from sharegen.errors import SharegenError, UsageError
 
 
 @dataclass(frozen=True)
 class Asked:
     """names: of rows, all where there are none. device: auto, cuda or cpu: which rows. budget:
-    seconds. results: the folder that files go to. busy: others use the machine."""
+    seconds. results: the folder that files go to, or a file of lines. busy: others use the
+    machine.
+    """
 
     results: Path
     names: Sequence[str] = ()
@@ -54,11 +57,8 @@ def chosen(names: Sequence[str]) -> list[CardRow]:
 def states(asked: Asked, machine: Machine) -> Iterator[State]:
     """Each row that was asked for."""
     _check_data(asked.gsm8k)
-    done = {
-        (each.row, each.commit, each.card.label)
-        for path in sorted(asked.results.glob("*.json"))
-        if (each := read(path)) is not None
-    }
+    measured = read_results(asked.results)
+    done = {(each.row, each.commit, each.card.label) for each in measured}
     for row in chosen(asked.names):
         name, found = row.name, rehearsed(row) if asked.rehearse else row
         if found is None:
@@ -91,34 +91,69 @@ def _lacks(row: CardRow, asked: Asked, machine: Machine) -> str | None:
     least = min((gpu.gib for gpu in machine.gpus[: row.gpus]), default=0.0)
     if row.gpus and least < row.gib:
         return f"it needs {row.gib} GiB on each GPU, of {least:.0f} here"
+    if row.card and not asked.names and row.card not in machine.gpus[0].name:
+        return f"it is for an {row.card}: --rows {row.name} measures it here"
     return None
 
 
-def run_rows(asked: Asked, machine: Machine) -> bool:
+def measure_rows(asked: Asked, machine: Machine) -> bool:
     """Measure what is left; a line of JSON on stdout for each. Whether all of these succeeded."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the row's command ends, too
-    begun, failed = time.monotonic(), False
-    deadline = None if asked.budget is None else begun + asked.budget
+    deadline = None if asked.budget is None else time.monotonic() + asked.budget
     setting = Setting(asked.gsm8k, asked.rehearse, deadline)
+    rows, failed = [], False
     for state in states(asked, machine):
-        row, why = state.row, state.why_not
-        if why is None and deadline is not None and time.monotonic() + row.seconds > deadline:
-            why = f"it takes about {row.seconds} s, more than is left of the budget"
-        if why is not None:
-            typer.echo(f"{row.name}: left out: {why}", err=True)
-            continue
-        typer.echo(f"{row.name}: about {row.seconds} s", err=True)
-        try:
-            ran = run_row(row, setting)
-        except SharegenError as error:
+        if state.why_not is None:
+            rows.append(state.row)
+        else:
+            typer.echo(f"{state.row.name}: left out: {state.why_not}", err=True)
+    groups = list(together(rows))
+    while groups:
+        group = groups.pop(0)
+        left = None if deadline is None else deadline - time.monotonic()
+        fit = list(_fitting(group, left))
+        for row in group[len(fit) :]:
+            why = f"it takes about {row.start} s to start and {row.seconds} s"
+            typer.echo(f"{row.name}: left out: {why}, more than is left of the budget", err=True)
+        measured = _measure_group(fit, setting, machine, asked) if fit else 0
+        if measured < len(fit):
             failed = True
-            typer.echo(f"{row.name}: failed: {error}", err=True)
-            continue
-        measured = measurement(row, ran, machine, asked)
-        path = write(measured, asked.results)
-        said = {"row": row.name, "tokens_per_second": ran.numbers.tokens_per_second}
-        typer.echo(json.dumps(said | {"file": str(path)}))
+            if measured and (rest := fit[measured + 1 :]):
+                groups.insert(0, rest)  # behind the one that failed, with another start
     return not failed
+
+
+def _fitting(group: Sequence[CardRow], left: float | None) -> Iterator[CardRow]:
+    """The first rows of one engine that end within the seconds that are left."""
+    taken = group[0].start
+    for row in group:
+        taken += row.seconds
+        if left is not None and taken > left:
+            return
+        yield row
+
+
+def _measure_group(
+    rows: Sequence[CardRow], setting: Setting, machine: Machine, asked: Asked
+) -> int:
+    """Measure rows of one engine, and write each at once. Return how many succeeded."""
+    names = ", ".join(row.name for row in rows)
+    seconds = rows[0].start + sum(row.seconds for row in rows)
+    typer.echo(f"about {seconds} s: {names}", err=True)
+    begun, done = time.monotonic(), 0
+    try:
+        for row, ran in zip(rows, run_rows(rows, setting), strict=True):
+            path = add_result(measurement(row, ran, machine, asked), asked.results)
+            numbers = ran.numbers
+            said = {"row": row.name, "tokens_per_second": numbers.tokens_per_second,
+                    "seconds": numbers.seconds, "start_seconds": numbers.start_seconds,
+                    "after_seconds": round(time.monotonic() - begun, 1)}  # fmt: skip
+            typer.echo(json.dumps(said | {"file": str(path)}))
+            done += 1
+    except SharegenError as error:
+        failed = rows[min(done, len(rows) - 1)]
+        typer.echo(f"{failed.name}: failed: {error}", err=True)
+    return done
 
 
 def measurement(row: CardRow, ran: Ran, machine: Machine, asked: Asked) -> Measurement:
@@ -142,10 +177,17 @@ def _short(card: Card) -> str:
 
 
 def listed(asked: Asked, machine: Machine) -> Iterator[str]:
-    """A line for each row: its estimated seconds, and whether it would run here."""
+    """A line for each row: its estimated seconds, and whether it would run here.
+
+    The start of an engine counts with the first row that it measures.
+    """
     unlimited = replace(asked, budget=None)
+    found = list(states(unlimited, machine))
+    firsts = {group[0].name for group in together([each.row for each in found if not each.why_not])}
     total = 0
-    for state in states(unlimited, machine):
-        total += 0 if state.why_not else state.row.seconds
-        yield f"{state.row.name:<36} {state.row.seconds:>5} s  {state.why_not or 'to measure'}"
+    for state in found:
+        row, why = state.row, state.why_not
+        seconds = row.seconds + (row.start if why or row.name in firsts else 0)
+        total += 0 if why else seconds
+        yield f"{row.name:<36} {seconds:>5} s  {why or 'to measure'}"
     yield f"{'to measure here':<36} {total:>5} s"

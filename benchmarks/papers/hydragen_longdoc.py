@@ -20,7 +20,8 @@ from benchmarks.papers.experiment import Column, Experiment, Figure, Row, Settin
 from benchmarks.papers.haystack import Haystack, Size, haystack, is_right
 from benchmarks.papers.hydragen import HYDRAGEN
 from sharegen.bench.breakdown import PhaseClock
-from sharegen.bench.decode import leave_attention_out, requests_that_fit
+from sharegen.bench.ceiling import leave_attention_out
+from sharegen.bench.decode import requests_that_fit
 from sharegen.bench.engines import give_memory_back, tree_of
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.core.request import Request, SamplingParams

@@ -17,7 +17,8 @@ from benchmarks.papers.experiment import Column, Experiment, Figure, Row, Settin
 from benchmarks.papers.fitting import has_context, memory_of_kv, shapes_that_fit
 from benchmarks.papers.hydragen import HYDRAGEN
 from benchmarks.papers.hydragen_tables import PREFIXES, TABLES, cell, prefix_of
-from sharegen.bench.decode import leave_attention_out, measure_again, rows_that_fit, run_job
+from sharegen.bench.ceiling import leave_attention_out
+from sharegen.bench.decode import measure_again, rows_that_fit, run_job
 from sharegen.bench.engines import Engines
 from sharegen.bench.shapes import Workload
 from sharegen.engine.engine import Engine

@@ -30,8 +30,9 @@ on where it was cut off. `--list` shows the rows with their estimated seconds, `
 time. Then `python -m benchmarks tables` writes this page anew. It all needs a clone.
 
 - **Tokens per second** are those of a whole job after the start: prefill, decoding, sampling and
-  scheduling. Weights and prompts are random, every sample has the same length, and a job was run
-  once before it was timed.
+  scheduling. Weights and prompts are random, every sample has the same length. What is compiled in
+  a job's first steps was compiled before, and of several runs of less than 12 seconds together the
+  median counts.
 - **FP8** are weights and KV cache: `--quantization fp8 --kv-cache-dtype fp8`.
 - **Of the ceiling** is the share of what the same job draws with attention replaced by a copy.
 - **Results vary by about 5% between cards** of one name, so a comparison with another

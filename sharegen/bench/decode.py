@@ -1,15 +1,11 @@
-"""`sharegen bench decode`: whole jobs of random prompts, against the ceiling of the same run.
-
-The ceiling is the same job with only the attention function, and a hybrid's mixers, replaced by
-copies (Hydragen's no-attention ceiling, section 4.1): projections outside of mixers, KV store,
-sampling and scheduling stay.
-"""
+"""`sharegen bench decode`: whole jobs of random prompts, against the ceiling of the same run."""
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from typing import Any
@@ -17,27 +13,26 @@ from typing import Any
 import torch
 
 from sharegen.bench.breakdown import PhaseClock, StepProfile
+from sharegen.bench.ceiling import leave_attention_out
 from sharegen.bench.engines import Engines, tree_of
-from sharegen.bench.shapes import Workload, workload
+from sharegen.bench.shapes import WARM_UP, Workload, workload
 from sharegen.bench.table import print_table
 from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.engine import Engine
-from sharegen.engine.execute.back_end import Put, Slots, StoreAndAttend, Stores
-from sharegen.engine.execute.states import StatePool, StepSlots
-from sharegen.engine.model.interface import AttentionContext
 from sharegen.job.sharing_plan import fitting_sequences
-from sharegen.kernels import reference
 from sharegen.kernels.cost import EACH_ROW
-from sharegen.kernels.layout import SharedLayout
 from sharegen.results.screen.kv_use import wasted_share
 
 _ALL_LEVELS = 2  # of the workloads' trees: prefix, problem
 MOST_ROWS = 4096  # more only make the steps longer: the matrix products are at their best
+_RUNS = 3  # of which the median counts
+_ENOUGH = 12.0  # seconds of runs after which no further one begins
+_PROFILED = 64  # tokens a sample of the job that is profiled
 
 
 def decode(
     shape: str = "llama3-8b",
-    load: str = "gsm8k",
+    loads: Sequence[str] = ("gsm8k",),
     *,
     levels: int = 2,
     max_sequences: int = 1024,
@@ -48,23 +43,27 @@ def decode(
     device: str = "cuda",
     compile_model: bool = True,
     ceiling: bool = True,
+    parts: bool = True,
     largest: bool = False,
     tensor_parallel_size: int = 1,
     read_by_each: bool = False,
-) -> dict[str, Any]:
-    """Run one workload on one shape; prints a table to stderr and returns the numbers.
+) -> Iterator[dict[str, Any]]:
+    """Run workloads on one engine of one shape; prints a table of each to stderr, and yields its
+    numbers as soon as it is measured.
 
-    shape: a known shape or a model folder (its config; weights are random). load: a workload's
-    name or five numbers. levels: how much is shared, as in Hydragen's section 4: 0 nothing (every
-    sequence stores and reads its whole prompt), 1 the prefix alone, 2 prefix and problems.
-    max_sequences: rows, at most; fewer where the workload has fewer samples or memory does not
-    hold them. quantization: "fp8" for FP8 weights; kv_cache_dtype: "fp8" for the KV that one
-    sequence alone reads. largest: also with as many rows as memory holds (fitting_rows), up to
-    4,096. tensor_parallel_size: GPUs that the model is cut among; then without ceiling and largest.
+    shape: a known shape or a model folder (its config; weights are random). loads: names of
+    workloads, or five numbers each. levels: how much is shared, as in Hydragen's section 4: 0
+    nothing (every sequence stores and reads its whole prompt), 1 the prefix alone, 2 prefix and
+    problems. max_sequences: rows, at most; fewer where the workloads have fewer samples or memory
+    does not hold them. quantization: "fp8" for FP8 weights; kv_cache_dtype: "fp8" for the KV that
+    one sequence alone reads. ceiling, largest: of one workload alone; largest: also with as many
+    rows as memory holds (fitting_rows), up to 4,096. parts: of a full step, on a GPU.
+    tensor_parallel_size: GPUs that the model is cut among; then without ceiling and largest.
     read_by_each: what is shared is stored once, and read by each row for itself, as
     PagedAttention does.
     """
-    job = workload(load)
+    jobs = [workload(load) for load in loads]
+    begun = time.perf_counter()
     engines = Engines(
         shape,
         device,
@@ -75,34 +74,40 @@ def decode(
         ranks=tensor_parallel_size,
     )
     costs = EACH_ROW if read_by_each else None
-    engine = engines.make(min(max_sequences, job.problems * job.samples), levels, costs)
-    fitting = rows_that_fit(engine, job, levels)
-    rows = min(engine.scheduler.max_sequences, fitting)
-    result: dict[str, Any] = {"bench": "decode", "shape": shape, "workload": load, **asdict(job)}
-    result |= {"quantization": quantization, "weights_bytes": engine.model.weights_bytes}
-    result |= {"kv_cache_dtype": kv_cache_dtype, "ranks": tensor_parallel_size, "levels": levels}
-    result |= {"read_by_each": read_by_each, "rows": rows, "fitting_rows": fitting}
-    result |= measure(engine, job, levels, temperature)
-    result |= _parts(engine, job, levels, temperature, rows)
-    if ceiling and tensor_parallel_size == 1:
-        leave_attention_out(engine)
-        bound = measure(engine, job, levels, temperature)
-        result["ceiling_tokens_per_second"] = bound["tokens_per_second"]
-        result["ceiling_decode_seconds"] = bound["decode_seconds"]
-        result["share_of_ceiling"] = result["tokens_per_second"] / bound["tokens_per_second"]
-    if largest and tensor_parallel_size == 1:
-        del engine
-        engine = engines.make(min(MOST_ROWS, fitting), levels, costs)
-        most = measure(engine, job, levels, temperature)
-        # A larger batch may leave less memory to the KV cache.
-        result["largest_rows"] = min(
-            engine.scheduler.max_sequences, rows_that_fit(engine, job, levels)
-        )
-        result["largest_mean_running"] = most["mean_running"]
-        result["largest_tokens_per_second"] = most["tokens_per_second"]
+    samples = max(job.problems * job.samples for job in jobs)
+    engine = engines.make(min(max_sequences, samples), levels, costs)
+    start_seconds = time.perf_counter() - begun
+    for load, job in zip(loads, jobs, strict=True):
+        fitting = rows_that_fit(engine, job, levels)
+        rows = min(engine.scheduler.max_sequences, fitting, job.problems * job.samples)
+        result: dict[str, Any] = {"bench": "decode", "shape": shape, "workload": load}
+        result |= asdict(job) | {"start_seconds": start_seconds}
+        result |= {"quantization": quantization, "weights_bytes": engine.model.weights_bytes}
+        result |= {"kv_cache_dtype": kv_cache_dtype, "ranks": tensor_parallel_size}
+        result |= {"levels": levels, "read_by_each": read_by_each}
+        result |= {"rows": rows, "fitting_rows": fitting}
+        result |= measure(engine, job, levels, temperature)
+        if parts:
+            result |= _parts(engine, job, levels, temperature, rows)
+        if ceiling and tensor_parallel_size == 1:
+            leave_attention_out(engine)
+            bound = measure(engine, job, levels, temperature)
+            result["ceiling_tokens_per_second"] = bound["tokens_per_second"]
+            result["ceiling_decode_seconds"] = bound["decode_seconds"]
+            result["share_of_ceiling"] = result["tokens_per_second"] / bound["tokens_per_second"]
+        if largest and tensor_parallel_size == 1:
+            del engine
+            engine = engines.make(min(MOST_ROWS, fitting), levels, costs)
+            most = measure(engine, job, levels, temperature)
+            # A larger batch may leave less memory to the KV cache.
+            result["largest_rows"] = min(
+                engine.scheduler.max_sequences, rows_that_fit(engine, job, levels)
+            )
+            result["largest_mean_running"] = most["mean_running"]
+            result["largest_tokens_per_second"] = most["tokens_per_second"]
+        print_table(result)
+        yield result
     engine.close()
-    print_table(result)
-    return result
 
 
 def rows_that_fit(engine: Engine, job: Workload, levels: int) -> int:
@@ -124,9 +129,17 @@ def requests_that_fit(engine: Engine, requests: Sequence[Request], levels: int, 
 
 
 def measure(engine: Engine, job: Workload, levels: int, temperature: float) -> dict[str, Any]:
-    """Wall time of the whole job, run once before: kernels are compiled and graphs captured."""
-    run_job(engine, job, levels, temperature)
-    return measure_again(engine, job, levels, temperature)
+    """The run of a whole job with the median wall time, of those that `runs_seconds` lists.
+
+    Kernels are compiled and graphs captured in the same job with few tokens, which is run before.
+    """
+    run_job(engine, replace(job, output=min(job.output, WARM_UP)), levels, temperature)
+    runs: list[dict[str, Any]] = []
+    while len(runs) < _RUNS and sum(run["seconds"] for run in runs) < _ENOUGH:
+        runs.append(measure_again(engine, job, levels, temperature))
+    seconds = [run["seconds"] for run in runs]
+    middle = seconds.index(statistics.median_low(seconds))
+    return runs[middle] | {"runs_seconds": seconds}
 
 
 def measure_again(engine: Engine, job: Workload, levels: int, temperature: float) -> dict[str, Any]:
@@ -135,6 +148,7 @@ def measure_again(engine: Engine, job: Workload, levels: int, temperature: float
     The seconds of prefill and of decoding are the GPU's own, and on a CPU those of whole steps.
     """
     clock = PhaseClock(engine) if engine.model.device.type == "cuda" else None
+    engine.observer.meter.forget_peak()
     before = asdict(engine.stats)
     with clock or nullcontext():
         seconds, tokens = run_job(engine, job, levels, temperature)
@@ -169,11 +183,11 @@ def measure_again(engine: Engine, job: Workload, levels: int, temperature: float
 def _parts(
     engine: Engine, job: Workload, levels: int, temperature: float, rows: int
 ) -> dict[str, float]:
-    """Where the time of a step with `rows` sequences goes, from one more run on a GPU."""
+    """Where the time of a step with `rows` sequences goes, from one more job on a GPU."""
     if engine.model.device.type != "cuda":
         return {}
     with StepProfile(engine, rows) as profile:
-        run_job(engine, job, levels, temperature)
+        run_job(engine, replace(job, output=min(job.output, _PROFILED)), levels, temperature)
     return profile.milliseconds()
 
 
@@ -207,80 +221,3 @@ def _requests(engine: Engine, job: Workload, levels: int, params: SamplingParams
 def _synchronize(engine: Engine) -> None:
     if engine.model.device.type == "cuda":
         torch.cuda.synchronize(engine.model.device)
-
-
-def leave_attention_out(engine: Engine) -> None:
-    """Leave attention out: from here on the engine's attention copies; its graphs are captured
-    anew. Of one rank.
-
-    So do a hybrid's mixers, and its states stay as they are.
-    """
-    engine.runner.attention = Copies(engine)
-    if engine.runner.states is not None:
-        engine.runner.states.pool = Unmixed(engine.runner.states.pool)
-    if engine.runner.graphs is not None:
-        engine.runner.graphs.clear()
-
-
-class Unmixed(StatePool):
-    """The states of mixers that are left out."""
-
-    def __init__(self, pool: StatePool) -> None:
-        vars(self).update(vars(pool))
-
-    def mix(self, index: int, hidden: torch.Tensor, *where: Any, **how: Any) -> torch.Tensor:
-        return hidden.clone()
-
-    def step(self, index: int, hidden: torch.Tensor, slots: StepSlots) -> torch.Tensor:
-        return hidden.clone()
-
-    def end_step(self, slots: StepSlots) -> None: ...
-
-
-class Copies:
-    """Attention that stores the keys and values, and returns the row's own values."""
-
-    fallback = None
-    generation = 0
-    variant: Hashable = "copies"
-    shared_levels: tuple[int, ...] = ()
-
-    def __init__(self, engine: Engine) -> None:
-        self.layers = engine.model.layers
-        self.cache = engine.runner.cache
-        if self.cache.device.type == "cuda":
-            from sharegen.kernels.rotate import rotate_and_store
-            from sharegen.kernels.store import store, store_fp8
-
-            self._stores = Stores(store, store_fp8, rotate_and_store)
-        else:
-            self._stores = Stores(reference.store, reference.store_fp8)
-
-    def update(self, layout: SharedLayout) -> None:
-        pass
-
-    def prefill(
-        self,
-        layout: SharedLayout,
-        chunk_starts: list[int],
-        position: torch.Tensor,
-        slots: Slots,
-    ) -> AttentionContext:
-        return self._context(slots, replace(self._stores, rotated=None))
-
-    def decode(
-        self,
-        slots: Slots,
-        block_tables: torch.Tensor,
-        prefix_length: torch.Tensor,
-        position: torch.Tensor,
-    ) -> AttentionContext:
-        return self._context(slots, self._stores)
-
-    def _context(self, slots: Slots, stores: Stores) -> AttentionContext:
-        def copy(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: torch.Tensor,
-                 values: torch.Tensor, put: Put, **how: Any) -> Any:  # fmt: skip
-            put()
-            return v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
-
-        return StoreAndAttend(self.layers, self.cache, slots, stores, copy)

@@ -94,6 +94,10 @@ WORKLOADS = {
     "plain": Workload(0, 1000, 512, 1, 1000),
 }
 
+WARM_UP = 16
+"""Tokens a sample of the job that is run before one is timed: a job's first steps are those that
+compile and capture."""
+
 
 def workload(text: str) -> Workload:
     """A workload by name, or as PREFIX,PROBLEM,PROBLEMS,SAMPLES,OUTPUT. Raises UsageError."""

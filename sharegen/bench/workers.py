@@ -9,13 +9,13 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
 import torch
 
-from sharegen.bench.shapes import load_random, vocabulary, workload
+from sharegen.bench.shapes import WARM_UP, load_random, vocabulary, workload
 from sharegen.bench.table import print_table
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.config import EngineConfig
@@ -42,9 +42,9 @@ def decode_on_workers(
     """Run one workload on `workers` engines, then on the first of them; returns the numbers.
 
     Prints a table to stderr, and the stages as they pass. As for `decode`; max_sequences: rows of
-    each engine. Each job is run once before it is timed, from the first request sent to the last
-    completion received. Peaks of the KV cache are those of all engines, each at a step of its own,
-    added up.
+    each engine. Each job is run with few tokens before it is timed, from the first request sent to
+    the last completion received. Peaks of the KV cache are those of all engines, each at a step of
+    its own, added up.
     """
     job = workload(load)
     params = SamplingParams(
@@ -78,11 +78,13 @@ def decode_on_workers(
 
 
 def _measure(driver: Driver, requests: list[Request], workers: int) -> dict[str, Any]:
-    """A job's seconds, wall and of the driver alone, when it has been run once before.
+    """A job's seconds, wall and of the driver alone, when it has been run with few tokens before.
 
     Raises SharegenError where not all workers live to the end.
     """
-    for _ in driver.generate(requests):
+    output = min(requests[0].params.max_tokens or WARM_UP, WARM_UP)
+    few = [replace(each, params=replace(each.params, max_tokens=output)) for each in requests]
+    for _ in driver.generate(few):
         pass
     driver.reset_prefix_cache()
     before = driver.stats.prompt_tokens_computed

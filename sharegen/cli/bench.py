@@ -27,12 +27,12 @@ app = typer.Typer(help="Measure sharegen on this machine.", no_args_is_help=True
 def decode(
     shape: Shape = "llama3-8b",
     workload: Annotated[
-        str,
+        list[str] | None,
         typer.Option(
             help="The workload: gsm8k, apps, longdoc, noshare, few, reason, plain, or "
-            "PREFIX,PROBLEM,PROBLEMS,SAMPLES,OUTPUT."
+            "PREFIX,PROBLEM,PROBLEMS,SAMPLES,OUTPUT (repeatable).  [default: gsm8k]"
         ),
-    ] = "gsm8k",
+    ] = None,
     levels: Annotated[
         int, typer.Option(min=0, max=2, help="Share nothing, the prefix, or the problems too.")
     ] = 2,
@@ -53,8 +53,13 @@ def decode(
     ceiling: Annotated[
         bool | None,
         typer.Option(
-            help="Also run the job with attention replaced by a copy.  [default: ceiling]"
+            help="Also run the job with attention replaced by a copy.  [default: ceiling, of one "
+            "workload on one GPU]"
         ),
+    ] = None,
+    parts: Annotated[
+        bool | None,
+        typer.Option(help="On a GPU also time the parts of a full step.  [default: parts]"),
     ] = None,
     largest: Annotated[
         bool, typer.Option(help="Also run it with as many sequences as memory holds, up to 4,096.")
@@ -68,25 +73,31 @@ def decode(
 ) -> None:
     """Time whole jobs on a model of a known shape with random weights.
 
+    Several workloads run one after the other on one engine, and each has its line of JSON. A job is
+    run up to three times, while its runs take less than 12 seconds together; the median counts.
+
     Example: sharegen bench decode --shape llama3-8b --workload gsm8k
     """
     from sharegen.bench.decode import decode as run
     from sharegen.errors import UsageError
 
+    loads = workload or ["gsm8k"]
+    if len(loads) > 1 and (workers > 1 or ceiling or largest):
+        raise UsageError("several workloads: leave out --workers, --ceiling and --largest")
     if tensor_parallel_size > 1 and (workers > 1 or ceiling or largest):
         raise UsageError("--tensor-parallel-size: leave out --workers, --ceiling and --largest")
     if workers > 1:
         from sharegen.bench.workers import decode_on_workers
 
         alone = levels != 2 or read_by_each or ceiling is not None or largest
-        if alone or kv_cache_dtype != "auto":
+        if alone or parts is not None or kv_cache_dtype != "auto":
             raise UsageError(
-                "--workers: leave out --levels, --read-by-each, --ceiling, --largest and "
+                "--workers: leave out --levels, --read-by-each, --ceiling, --parts, --largest and "
                 "--kv-cache-dtype"
             )
         compared = decode_on_workers(
             shape,
-            workload,
+            loads[0],
             workers,
             max_sequences=max_sequences,
             temperature=temperature,
@@ -97,9 +108,9 @@ def decode(
         )
         typer.echo(json.dumps(compared))
         return
-    result = run(
+    for result in run(
         shape,
-        workload,
+        loads,
         levels=levels,
         max_sequences=max_sequences,
         temperature=temperature,
@@ -108,12 +119,13 @@ def decode(
         kv_cache_dtype=kv_cache_dtype,
         device=device,
         compile_model=compile_model,
-        ceiling=ceiling is not False,
+        ceiling=ceiling is not False and len(loads) == 1,
+        parts=parts is not False,
         largest=largest,
         tensor_parallel_size=tensor_parallel_size,
         read_by_each=read_by_each,
-    )
-    typer.echo(json.dumps(result))
+    ):
+        typer.echo(json.dumps(result))
 
 
 @app.command("attention", cls=Command)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sharegen.bench.breakdown import StepProfile, by_part
-from sharegen.bench.decode import decode
+from sharegen.bench.decode import decode as run
 from sharegen.cli import main
 from tests.engine.tiny_models import tiny_config
 
@@ -20,6 +20,11 @@ from tests.engine.tiny_models import tiny_config
 def shape(tmp_path: Path) -> str:
     tiny_config("llama").save_pretrained(tmp_path)
     return str(tmp_path)
+
+
+def decode(shape: str, load: str, **more: Any) -> dict[str, Any]:
+    [result] = run(shape, [load], **more)
+    return result
 
 
 @pytest.mark.slow
@@ -56,6 +61,30 @@ def test_paces_of_prefill_and_decoding(shape: str) -> None:
     assert result["ceiling_decode_seconds"] > 0
     alone = decode(shape, "40,20,3,4,1", device="cpu", dtype="float32", ceiling=False)
     assert alone["decode_tokens_per_second"] == alone["decode_steps"] == 0
+
+
+def test_workloads_on_one_engine(shape: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line each, with the counts of each alone."""
+    words = ["--shape", shape, "--workload", "40,20,3,4,20", "--workload", "8,8,2,1,3"]
+    with pytest.raises(SystemExit) as exit:
+        main(["bench", "decode", "--device", "cpu", "--dtype", "float32", "--no-compile", *words])
+    first, second = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert exit.value.code == 0 and first["start_seconds"] == second["start_seconds"]
+    assert [(each["rows"], each["tokens"]) for each in (first, second)] == [(12, 240), (2, 6)]
+    assert first["peak_kv_reserved_bytes"] > second["peak_kv_reserved_bytes"] > 0
+    assert "ceiling_tokens_per_second" not in first
+    assert len(first["runs_seconds"]) == 3
+    assert first["seconds"] == sorted(first["runs_seconds"])[1]
+
+
+@pytest.mark.parametrize("more", [["--ceiling"], ["--largest"], ["--workers", "2"]])
+def test_several_workloads_are_measured_alone(
+    more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--workload", "few", "--workload", "apps", *more]
+    with pytest.raises(SystemExit) as exit:
+        main(["bench", "decode", *words])
+    assert exit.value.code == 2 and "several workloads: leave out" in capsys.readouterr().err
 
 
 def test_prints_one_json_line(shape: str, capsys: pytest.CaptureFixture[str]) -> None:

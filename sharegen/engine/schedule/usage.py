@@ -72,3 +72,7 @@ class Meter:
         if decodes:
             for name, count in usage.counts().items():
                 self.in_steps[name] += count
+
+    def forget_peak(self) -> None:
+        """Begin the peak anew, between two jobs of an engine."""
+        self.peak = CacheUsage()

@@ -16,11 +16,12 @@ import pytest
 
 from benchmarks.card import running, session
 from benchmarks.card.machine import ROOT, Gpu, Machine, visible
-from benchmarks.card.rows import ROWS, rehearsed
+from benchmarks.card.rows import ROWS, CardRow, command_of, rehearsed, together
 from benchmarks.card.running import Ran, Setting
-from benchmarks.card.session import Asked, chosen, listed, run_rows, states
+from benchmarks.card.session import Asked, chosen, listed, measure_rows, states
 from benchmarks.commands import app
 from benchmarks.measurement import Numbers, read_all
+from benchmarks.result_lines import read_results
 from benchmarks.tables.headline import ROWS as README_ROWS
 from sharegen.cli import main
 from sharegen.errors import SharegenError, UsageError
@@ -81,32 +82,34 @@ def signals() -> Iterator[None]:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Rows that take no time, of which those that share nothing fail; the names that were run."""
+    """Rows that take no time, of which those of documents fail; the names that were run."""
     names: list[str] = []
 
-    def run_row(row: Any, setting: Setting) -> Ran:
-        names.append(row.name)
-        if "noshare" in row.name:
-            raise SharegenError("out of memory")
-        return Ran("sharegen bench decode", Numbers(tokens_per_second=10))
+    def run_rows(rows: list[CardRow], setting: Setting) -> Iterator[Ran]:
+        for row in rows:
+            names.append(row.name)
+            if "longdoc" in row.name:
+                raise SharegenError("out of memory")
+            yield Ran("sharegen bench decode", Numbers(tokens_per_second=10))
 
-    monkeypatch.setattr(session, "run_row", run_row)
+    monkeypatch.setattr(session, "run_rows", run_rows)
     return names
 
 
 def test_a_call_goes_on_where_one_ended(tmp_path: Path, quick: list[str], capsys: Any) -> None:
     asked = Asked(tmp_path, busy=True)
-    assert not run_rows(asked, ONE)  # for one failed
+    assert not measure_rows(asked, ONE)  # for one failed
     first, said = list(quick), capsys.readouterr()
     assert first[0] == "llama3-8b-gsm8k-bf16" and len(first) > 20
-    assert "llama3-8b-noshare-bf16: failed: out of memory" in said.err
+    assert "llama3-8b-longdoc-bf16: failed: out of memory" in said.err
     lines = [json.loads(line) for line in said.out.splitlines()]
     assert len(lines) == len(read_all(tmp_path)) and Path(lines[0]["file"]).is_file()
+    assert "llama3-8b-reason-bf16" in [line["row"] for line in lines]  # behind the one that failed
     quick.clear()
-    run_rows(asked, ONE)
-    assert quick == ["llama3-8b-noshare-bf16", "llama3-8b-noshare-fp8"]
+    measure_rows(asked, ONE)
+    assert quick == ["llama3-8b-longdoc-bf16", "llama3-8b-longdoc-fp8"]
     quick.clear()
-    run_rows(asked, replace(ONE, commit="7654321"))
+    measure_rows(asked, replace(ONE, commit="7654321"))
     assert quick == first
     measured = read_all(tmp_path)[0]
     assert measured.busy and measured.card.uuids == ("GPU-a",) and measured.versions.cuda == "13.0"
@@ -115,9 +118,55 @@ def test_a_call_goes_on_where_one_ended(tmp_path: Path, quick: list[str], capsys
 def test_no_row_begins_that_would_end_after_the_budget(
     tmp_path: Path, quick: list[str], capsys: Any
 ) -> None:
-    run_rows(Asked(tmp_path, budget=100.0), ONE)
-    assert "llama3-8b-few-bf16" in quick and "tokasaurus" not in quick
-    assert "tokasaurus: left out: it takes about 240 s" in capsys.readouterr().err
+    measure_rows(Asked(tmp_path, budget=100.0), ONE)
+    assert quick == ["llama3-8b-gsm8k-bf16", "llama3-8b-longdoc-bf16", *quick[2:]]
+    assert "llama3-8b-reason-bf16" not in quick and "llama3.2-1b-gsm8k-bf16" in quick
+    said = capsys.readouterr().err
+    assert "llama3-8b-reason-bf16: left out: it takes about 35 s to start and 66 s" in said
+
+
+def test_a_file_of_lines_takes_the_rows_and_says_what_is_done(
+    tmp_path: Path, quick: list[str]
+) -> None:
+    asked = Asked(tmp_path / "rows.jsonl", names=["llama3-8b-gsm8k-bf16", "llama3-8b-few-bf16"])
+    assert measure_rows(asked, ONE)
+    assert [row.row for row in read_results(asked.results)] == quick == list(asked.names)
+    assert measure_rows(asked, ONE) and len(quick) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+def test_a_start_that_measures_nothing_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[int] = []
+
+    def run_rows(rows: list[CardRow], setting: Setting) -> Iterator[Ran]:
+        begun.append(len(rows))
+        raise SharegenError("no driver")
+        yield
+
+    monkeypatch.setattr(session, "run_rows", run_rows)
+    names = ["llama3-8b-gsm8k-bf16", "llama3-8b-few-bf16", "qwen3-8b-gsm8k-bf16"]
+    assert not measure_rows(Asked(tmp_path, names=names), ONE)
+    assert begun == [2, 1]
+
+
+def test_rows_of_one_engine_are_one_command() -> None:
+    """Whose flags are those of each row's own command."""
+    groups = list(together(ROWS))
+    assert [row for group in groups for row in group] == list(ROWS)
+    first = groups[0]
+    assert len(first) > 5 and all("--workers" not in g[0].engine for g in groups if len(g) > 1)
+    assert command_of(first)[: len(first[0].engine)] == first[0].command[:-2]
+    assert first[1].command[-2:] == ("--workload", "longdoc")
+
+
+def test_a_row_for_one_card_is_left_out_on_others(tmp_path: Path) -> None:
+    said = "it is for an H100: --rows tokasaurus measures it here"
+    assert left_out(Asked(tmp_path), ONE)["tokasaurus"] == said
+    assert "tokasaurus" not in left_out(Asked(tmp_path, names=["tokasaurus"]), ONE)
+    h100 = replace(ONE, gpus=(replace(H200, name="NVIDIA H100 80GB HBM3", gib=79.6),))
+    assert "tokasaurus" not in left_out(Asked(tmp_path), h100)
 
 
 def test_the_list_says_how_long_it_takes(tmp_path: Path) -> None:
@@ -157,9 +206,6 @@ def test_rehearsals_are_of_the_cpu() -> None:
 
 
 def test_a_command_that_is_stopped_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*anything: Any, **more: Any) -> None:
-        raise KeyboardInterrupt
-
     started: list[subprocess.Popen[str]] = []
     real = subprocess.Popen
 
@@ -168,12 +214,12 @@ def test_a_command_that_is_stopped_leaves_no_process(monkeypatch: pytest.MonkeyP
         return started[-1]
 
     monkeypatch.setattr(running.subprocess, "Popen", popen)
-    sleeper = [sys.executable, "-c", "import time; time.sleep(600)"]
+    sleeper = [sys.executable, "-c", "import time; print(1, flush=True); time.sleep(600)"]
     with pytest.raises(SharegenError, match="the budget is spent"):
         running._run(sleeper, Setting(deadline=time.monotonic()))
-    monkeypatch.setattr(real, "communicate", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        running._run(sleeper, Setting())
+    lines = running._lines(sleeper, Setting())
+    assert next(lines) == "1\n"
+    lines.close()  # as where the caller is interrupted
     assert [process.poll() for process in started] == [-signal.SIGTERM] * 2
 
 
@@ -184,9 +230,11 @@ def test_a_command_that_fails_is_named() -> None:
 
 @pytest.mark.slow
 def test_a_row_is_measured_by_the_command_of_a_user(tmp_path: Path, capsys: Any) -> None:
-    asked = Asked(tmp_path, names=["llama3-8b-longdoc-bf16", "tokasaurus"], rehearse=True)
-    assert run_rows(asked, NONE)
-    job, command = read_all(tmp_path)
+    names = ["llama3-8b-longdoc-bf16", "llama3-8b-few-bf16", "tokasaurus"]
+    asked = Asked(tmp_path, names=names, rehearse=True)
+    assert measure_rows(asked, NONE)
+    few, job, command = read_all(tmp_path)
+    assert few.numbers.start_seconds == job.numbers.start_seconds  # they share it
     assert job.command is not None and job.command.startswith("sharegen bench decode --shape")
     assert job.numbers.tokens == 4 * 2 * 8 and job.workload is not None
     assert command.numbers.command_seconds is not None and command.numbers.start_seconds is not None

@@ -1,0 +1,97 @@
+"""The ceiling of a job: attention, and a hybrid's mixers, replaced by copies.
+
+This is Hydragen's no-attention ceiling (section 4.1): projections outside of mixers, KV store,
+sampling and scheduling stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from sharegen.engine.engine import Engine
+from sharegen.engine.execute.back_end import Put, Slots, StoreAndAttend, Stores
+from sharegen.engine.execute.states import StatePool, StepSlots
+from sharegen.engine.model.interface import AttentionContext
+from sharegen.kernels import reference
+from sharegen.kernels.layout import SharedLayout
+
+
+def leave_attention_out(engine: Engine) -> None:
+    """Leave attention out: from here on the engine's attention copies; its graphs are captured
+    anew. Of one rank.
+
+    So do a hybrid's mixers, and its states stay as they are.
+    """
+    engine.runner.attention = Copies(engine)
+    if engine.runner.states is not None:
+        engine.runner.states.pool = Unmixed(engine.runner.states.pool)
+    if engine.runner.graphs is not None:
+        engine.runner.graphs.clear()
+
+
+class Unmixed(StatePool):
+    """The states of mixers that are left out."""
+
+    def __init__(self, pool: StatePool) -> None:
+        vars(self).update(vars(pool))
+
+    def mix(self, index: int, hidden: torch.Tensor, *where: Any, **how: Any) -> torch.Tensor:
+        return hidden.clone()
+
+    def step(self, index: int, hidden: torch.Tensor, slots: StepSlots) -> torch.Tensor:
+        return hidden.clone()
+
+    def end_step(self, slots: StepSlots) -> None: ...
+
+
+class Copies:
+    """Attention that stores the keys and values, and returns the row's own values."""
+
+    fallback = None
+    generation = 0
+    variant: Hashable = "copies"
+    shared_levels: tuple[int, ...] = ()
+
+    def __init__(self, engine: Engine) -> None:
+        self.layers = engine.model.layers
+        self.cache = engine.runner.cache
+        if self.cache.device.type == "cuda":
+            from sharegen.kernels.rotate import rotate_and_store
+            from sharegen.kernels.store import store, store_fp8
+
+            self._stores = Stores(store, store_fp8, rotate_and_store)
+        else:
+            self._stores = Stores(reference.store, reference.store_fp8)
+
+    def update(self, layout: SharedLayout) -> None:
+        pass
+
+    def prefill(
+        self,
+        layout: SharedLayout,
+        chunk_starts: list[int],
+        position: torch.Tensor,
+        slots: Slots,
+    ) -> AttentionContext:
+        return self._context(slots, replace(self._stores, rotated=None))
+
+    def decode(
+        self,
+        slots: Slots,
+        block_tables: torch.Tensor,
+        prefix_length: torch.Tensor,
+        position: torch.Tensor,
+    ) -> AttentionContext:
+        return self._context(slots, self._stores)
+
+    def _context(self, slots: Slots, stores: Stores) -> AttentionContext:
+        def copy(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: torch.Tensor,
+                 values: torch.Tensor, put: Put, **how: Any) -> Any:  # fmt: skip
+            put()
+            return v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
+
+        return StoreAndAttend(self.layers, self.cache, slots, stores, copy)
