@@ -16,6 +16,12 @@ one KV head before those for the next one, so that keys come from memory once fo
 
 Nodes that the cost model takes out of the shared phase are *unshared nodes* of each row under
 them: what the row reads in the suffix phase besides its own blocks.
+
+All that depends on the batch: how many rows there are decides the tile, the cuts and what is
+unshared, and so in which order a row's numbers are added. A *deterministic* plan decides by what a
+row alone has: one tile for all, cuts at fixed positions of its context, and unshared is what the
+job's tree gives to one sample alone. Its partials follow each other in the order of positions, and
+those that a row's neighbours have and it has not are empty, which changes no bit of a merge.
 """
 
 from __future__ import annotations
@@ -54,6 +60,13 @@ _ALIGNMENT = 4  # int32s; Triton compiles faster loads for arrays that start at 
 _ITEM_COST = 2.5  # to start an item and write its partials
 _MERGE_COST = 0.006  # of the whole device, to read back one row's partial of 4,096 values
 _SPLITS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64])
+
+CUT = 4096
+"""Tokens of an item of a deterministic plan, which begins at a multiple of them: few enough that
+few rows below a long document fill the device, and so many that cutting costs many rows little."""
+
+OWN_CUT = 1024
+"""Own tokens of a row that a program reads in a deterministic plan."""
 
 # Shared tokens of a row, from which the shared phase lasts so long beside the suffixes that it
 # should run at its own best speed, and up to which it should leave them room. Between the two
@@ -99,6 +112,9 @@ class AttentionPlan:
             many as the device holds at once, `slots`.
         costs: decides which nodes are shared reads; without it all are.
         fp8_suffixes: whether what is read per sequence is of 8 bits.
+        deterministic: whether a row's bits depend on what is above it alone, not on the batch;
+            then layouts say what is `alone`, where anything is to be unshared, and costs are not
+            asked.
     """
 
     def __init__(
@@ -111,10 +127,14 @@ class AttentionPlan:
         num_programs: int | None = None,
         costs: CostModel | None = None,
         fp8_suffixes: bool = False,
+        deterministic: bool = False,
     ) -> None:
         self.shape, self.device, self.max_rows = shape, device, max_rows
         self.costs, self._fp8_suffixes = costs, fp8_suffixes
+        self.deterministic = deterministic
         self.shared_memory = shared_memory_limit(device)
+        if deterministic:
+            tile = tile or many_tile(shape, self.shared_memory, long=True, fp8=fp8_suffixes)
         self._only_tile, self._only_programs = tile, num_programs
         self._long = self._many = False
         self._take(tile or beside_tile(shape, self.shared_memory))
@@ -141,7 +161,9 @@ class AttentionPlan:
         """
         self._choose_tile(layout)
         unshared = np.zeros(len(layout.length), dtype=np.bool_)
-        if self.costs is not None:
+        if self.deterministic:
+            unshared = unshared if layout.alone is None else layout.alone
+        elif self.costs is not None:
             unshared = self.costs.choose_unshared(
                 layout, self.shape, self.tile, self.slots, self.sharing, self.has_unshared
             )
@@ -150,7 +172,8 @@ class AttentionPlan:
         self.sharing |= not unshared.all()
         self.has_unshared = bool(unshared.any())
         self.fp8 |= bool((layout.fp8 & ~unshared).any())
-        work = work_list(layout, self.shape, self.max_rows, self.tile, self.slots, unshared)
+        slots = None if self.deterministic else self.slots
+        work = work_list(layout, self.shape, self.max_rows, self.tile, slots, unshared)
         blocks = layout.blocks[:0] if layout.contiguous.all() else layout.blocks
         self._grow(
             len(work.items), len(work.segments), len(blocks), len(work.unshared_nodes),
@@ -281,7 +304,7 @@ def work_list(
     shape: AttentionShape,
     max_rows: int,
     tile: Tile,
-    slots: int,
+    slots: int | None,
     unshared: npt.NDArray[np.bool_],
 ) -> WorkList:
     """List the items of all bands, the longest first, and where each row's partials lie.
@@ -291,7 +314,8 @@ def work_list(
         shape: of the layers.
         max_rows: rows that the lists of rows have room for.
         tile: of the shared phase.
-        slots: programs that run at the same time.
+        slots: programs that run at the same time, for which contexts are cut; None to cut them at
+            fixed positions.
         unshared: [num_nodes] which nodes are read per sequence.
     """
     rows = tile.lines // shape.group
@@ -310,7 +334,11 @@ def work_list(
     start = np.cumsum(tiles) - tiles - (np.cumsum(total) - total)[band]
 
     # Cut where an item ends.
-    splits, length = split_bands(total, shape, tile, slots)
+    if slots is None:
+        start = layout.position[node].astype(np.int64) // tile.keys
+        splits, length = _cut_at_positions(band, start + tiles, num_bands, tile)
+    else:
+        splits, length = split_bands(total, shape, tile, slots)
     length = length[band]
     item = start // length
     segment, within = _expand((start + tiles - 1) // length - item + 1)
@@ -318,6 +346,11 @@ def work_list(
     item, length = item[segment] + within, length[segment]
     begin = np.maximum(item * length - start, 0) * tile.keys
     end = np.minimum((item + 1) * length - start, tiles) * tile.keys
+    own = (np.cumsum(splits) - splits)[band] + item
+    if slots is None:  # nodes beside each other have items in common
+        by_item = np.argsort(own, kind="stable")
+        node, band, own = node[by_item], band[by_item], own[by_item]
+        begin, end = begin[by_item], end[by_item]
     segments = np.zeros((len(node), SEGMENT_FIELDS), dtype=np.int32)
     segments[:, 0] = layout.row_start[node] - band * rows
     segments[:, 1] = layout.row_end[node] - band * rows
@@ -328,7 +361,6 @@ def work_list(
     segments[:, 6] = layout.contiguous[node]
     segments[:, 7] = layout.fp8[node]
 
-    own = (np.cumsum(splits) - splits)[band] + item
     band, ordinal = _expand(splits)
     cost = np.bincount(own, segments[:, 3] - segments[:, 2], len(band))
     last = np.cumsum(np.bincount(own, minlength=len(band)))
@@ -393,6 +425,20 @@ def _expand(counts: npt.NDArray[np.integer]) -> tuple[_Int, _Int]:
     """Number every item of every count: [2, 0, 3] gives [0, 0, 2, 2, 2] and [0, 1, 0, 1, 2]."""
     index = np.repeat(np.arange(len(counts)), counts)
     return index, np.arange(len(index)) - (np.cumsum(counts) - counts)[index]
+
+
+def _cut_at_positions(
+    band: _Int, end: _Int, num_bands: int, tile: Tile
+) -> tuple[_Int, npt.NDArray[np.int64]]:
+    """Return what `split_bands` does, for cuts at the multiples of `CUT` tokens.
+
+    band, end: of each node in a band, the tile after its last one, counted from position 0. Nodes
+    above it are in the band, too, so that no item between is empty.
+    """
+    length = max(1, CUT // tile.keys)
+    splits = np.zeros(num_bands, dtype=np.int64)
+    np.maximum.at(splits, band, -(-end // length))
+    return splits, np.full(num_bands, length, dtype=np.int64)
 
 
 def split_bands(tiles: _Int, shape: AttentionShape, tile: Tile, slots: int) -> tuple[_Int, _Int]:

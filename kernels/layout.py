@@ -33,6 +33,8 @@ class SharedLayout:
     contiguous: [num_nodes] whether the node's blocks are one ascending run, so that token t of the
         node lies in slot blocks[block_start[i]] * block_size + t.
     fp8: [num_nodes] whether the node's blocks are FP8 ones (`fp8_blocks.py`).
+    alone: [num_nodes] which nodes one sample of the job's tree alone reads, whatever runs now; None
+        where nobody wants to know.
     """
 
     order: Int32
@@ -45,6 +47,7 @@ class SharedLayout:
     blocks: Int32
     contiguous: npt.NDArray[np.bool_]
     fp8: npt.NDArray[np.bool_]
+    alone: npt.NDArray[np.bool_] | None = None
 
     @property
     def num_nodes(self) -> int:

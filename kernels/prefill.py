@@ -47,6 +47,8 @@ class PrefillPlan:
         device: where the plan lies.
         tile: of the chunks; by default one for their length.
         shared_tile: of the shared nodes; by default the one for many rows.
+        deterministic: whether a token's bits depend on its chunk and the nodes above alone, not on
+            the batch. All chunks have the tile of short ones.
     """
 
     def __init__(
@@ -57,11 +59,16 @@ class PrefillPlan:
         *,
         tile: Tile | None = None,
         shared_tile: Tile | None = None,
+        deterministic: bool = False,
     ) -> None:
         self.shape, self.max_tokens, self._tile = shape, max_tokens, tile
         limit = tiles.shared_memory_limit(device)
+        if deterministic:
+            self._tile = tile or tiles.causal_tile(shape, 0, limit)
         whole = shared_tile or tiles.shared_tile(shape, limit)
-        self.shared = AttentionPlan(shape, max_tokens, device, tile=whole)
+        self.shared = AttentionPlan(
+            shape, max_tokens, device, tile=whole, deterministic=deterministic
+        )
         self.has_shared = False
 
     def update(self, layout: SharedLayout, chunk_starts: Sequence[int]) -> None:
@@ -88,6 +95,7 @@ class PrefillPlan:
         device, lengths, shape = self.shared.device, self.lengths, self.shape
         return (
             device.type == "cuda"
+            and not self.shared.deterministic  # which chooses by the batch
             and torch.backends.cudnn.is_available()
             and torch.cuda.get_device_capability(device)[0] >= _CUDNN_CAPABILITY
             and shape.dtype.itemsize == 2

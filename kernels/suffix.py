@@ -16,7 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
-from sharegen.kernels.attention_plan import UNSHARED_FIELDS, AttentionPlan
+from sharegen.kernels.attention_plan import OWN_CUT, UNSHARED_FIELDS, AttentionPlan
 from sharegen.kernels.fp8_blocks import FP8Blocks
 from sharegen.kernels.fp8_rows import FP8Rows
 from sharegen.kernels.merge import merge_into_rows, merge_partials
@@ -111,14 +111,22 @@ def _listed(list_ptr, block, listed, real):
 
 
 @triton.jit
-def _part(length, lowest, split, num_splits, LIMIT: tl.constexpr, SPLIT: tl.constexpr,
-          BLOCK_N: tl.constexpr):  # fmt: skip
-    """[begin, end): what program `split` reads of so many tokens, from the one seen first on."""
+def _part(length, lowest, split, num_splits, is_own, LIMIT: tl.constexpr, SPLIT: tl.constexpr,
+          CUT: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
+    """[begin, end): what program `split` reads of so many tokens, from the one seen first on.
+
+    CUT: 0, or the own tokens that each program reads; then nodes are the first program's.
+    """
     begin = length * 0
     end = length
     if LIMIT != NO_LIMIT:
         begin = tl.minimum(tl.maximum(lowest, 0) // BLOCK_N * BLOCK_N, end)
-    if SPLIT:
+    if CUT > 0:
+        first = tl.where(is_own, split * CUT, 0)
+        last = tl.where(is_own, first + CUT, tl.where(split == 0, end, 0))
+        end = tl.minimum(last, end)
+        begin = tl.minimum(tl.maximum(begin, first), end)
+    elif SPLIT:
         part = tl.cdiv(tl.cdiv(end - begin, num_splits), BLOCK_N) * BLOCK_N
         begin = tl.minimum(begin + split * part, end)
         end = tl.minimum(begin + part, end)
@@ -232,7 +240,7 @@ def _suffix_kernel(
     KEY_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     LINES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr,
-    SPLIT: tl.constexpr, PARTIAL: tl.constexpr, HAS_SINKS: tl.constexpr,
+    SPLIT: tl.constexpr, CUT: tl.constexpr, PARTIAL: tl.constexpr, HAS_SINKS: tl.constexpr,
     HAS_UNSHARED: tl.constexpr, FP8: tl.constexpr, NUM_STAGES: tl.constexpr,
     TMA: tl.constexpr, LIMIT: tl.constexpr, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -293,7 +301,9 @@ def _suffix_kernel(
                 listed = tl.load(node_ptr + 3) % 2 == 0
             list_ptr = blocks_ptr
         lowest = seen_from - start
-        begin, end = _part(length, lowest, split, num_splits, LIMIT, SPLIT, BLOCK_N)
+        begin, end = _part(
+            length, lowest, split, num_splits, node == own, LIMIT, SPLIT, CUT, BLOCK_N
+        )
         table = own_table
         if TMA and not FROM_FIRST:
             i_block = begin // BLOCK_SIZE + tl.arange(0, _TABLE)
@@ -376,7 +386,8 @@ def suffix_attention(
         sinks: [num_heads], one more logit without a value.
         out: [rows, num_heads, value_size], where the result goes; by default a new tensor.
         rows: where the result goes in FP8 instead.
-        tile, num_splits: how the work is divided; by default as the plan finds best.
+        tile, num_splits: how the work is divided; by default as the plan finds best. A deterministic
+            plan cuts own tokens at fixed places.
         beside: the stream of the shared phase, which runs meanwhile; merging waits for it.
 
     Returns:
@@ -397,8 +408,12 @@ def suffix_attention(
         copies_tiles(cache)
         for cache in (k_cache, v_cache, *(() if fp8 is None else (fp8.keys, fp8.values)))
     )
-    splits = num_splits or _num_splits(num_rows * shape.num_kv_heads, plan.device, tile)
+    if plan.deterministic:
+        splits = -(-block_tables.shape[1] * shape.block_size // OWN_CUT)
+    else:
+        splits = num_splits or _num_splits(num_rows * shape.num_kv_heads, plan.device, tile)
     partial = splits > 1 or beside is not None or rows is not None
+    partial |= plan.deterministic and plan.sharing  # rounded, as it is beside the shared phase
     if out is None and rows is None:
         out = q.new_empty(num_rows, shape.num_heads, shape.value_size)
     if partial:
@@ -425,7 +440,7 @@ def suffix_attention(
         KEY_SIZE=shape.key_size, VALUE_SIZE=shape.value_size, BLOCK_SIZE=shape.block_size,
         LINES=1 << (shape.group - 1).bit_length(), BLOCK_M=tile.lines, BLOCK_N=tile.keys,
         BLOCK_DK=padded(shape.key_size), BLOCK_DV=padded(shape.value_size),
-        SPLIT=splits > 1, PARTIAL=partial, HAS_SINKS=sinks is not None,
+        SPLIT=splits > 1, CUT=OWN_CUT if plan.deterministic and splits > 1 else 0, PARTIAL=partial, HAS_SINKS=sinks is not None,
         HAS_UNSHARED=plan.has_unshared, FP8=fp8 is not None, NUM_STAGES=tile.num_stages,
         TMA=tma, LIMIT=limit_kind,
         HAS_SOFTCAP=softcap is not None, PRECISION=precision(shape.dtype),

@@ -123,6 +123,7 @@ class LLM:
         swap_space: float = 0.0,
         block_size: int = 16,
         compile: bool = True,
+        deterministic: bool = False,
         show_model: bool = False,
         enforce_eager: bool = False,
         lookahead: int = LOOKAHEAD,

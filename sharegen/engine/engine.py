@@ -103,7 +103,9 @@ class Engine:
         on_gpu = self.model.device.type == "cuda"
         if costs is None and on_gpu:
             costs = load_costs(torch.cuda.get_device_name(self.model.device))
-        for mode in ATTENTION_MODES if on_gpu else ():
+        # A deterministic engine reads the tree in one way, which the job's tree decides.
+        modes = (costs,) if self.config.deterministic else ATTENTION_MODES
+        for mode in modes if on_gpu else ():
             self._start(prepared, mode)
             if self.stats.slow_attention is None:
                 warm_up(self.generate, self.reset_prefix_cache, self.slots, self.config.block_size)

@@ -17,6 +17,7 @@ from sharegen.engine.config import MAX_SEQUENCES, EngineConfig
 from sharegen.engine.core.batch import Batch
 from sharegen.engine.execute.agreement import Agreement
 from sharegen.engine.execute.attention import attention_for
+from sharegen.engine.execute.determinism import MOST_THREADS, check_deterministic
 from sharegen.engine.execute.drawn import Drawn
 from sharegen.engine.execute.graphs import StepGraphs
 from sharegen.engine.execute.headroom import kv_cache_memory
@@ -109,6 +110,9 @@ class Prepared:
         self.max_sequences = config.max_sequences or MAX_SEQUENCES[model.device.type]
         self.chunk_tokens = config.prefill_tokens or (8192 if on_gpu else 512)
         check_kv_cache_dtype(config.kv_cache_dtype, model.device)
+        self._deterministic = config.deterministic
+        if config.deterministic:
+            check_deterministic(model)
         blocks = block_format(model.layers, model.dtype, config.kv_cache_dtype)
         with model.changing():
             optimised = _made_fast(model, config)
@@ -160,6 +164,8 @@ class Prepared:
             )
         self.swap_seconds = self.swap_space.seconds() if self.swap_space is not None else (0.0, 0.0)
         self.threads = _threads(model, self.max_sequences)
+        if config.deterministic and not on_gpu:
+            self.threads = min(self.threads, MOST_THREADS)
         has_graphs = on_gpu and not config.enforce_eager
         self._room = None if model.ranks is None else Room(model.ranks, steps)
         self._graphs = StepGraphs(model.ranks, self._room) if has_graphs else None
@@ -171,8 +177,9 @@ class Prepared:
         ranks = self.model.ranks
         rows = self.padded(self.max_sequences)
         attention = attention_for(
-            self.model.layers, self.cache, rows, self.chunk_tokens, start.costs
-        )
+            self.model.layers, self.cache, rows, self.chunk_tokens, start.costs,
+            self._deterministic,
+        )  # fmt: skip
         return Runner(
             self.model,
             self.cache,

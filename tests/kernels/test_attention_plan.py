@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import timeit
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -237,3 +238,86 @@ def test_builds_within_a_millisecond() -> None:
         builds += timeit.repeat(lambda: plan.update(layout), number=1, repeat=2)
         squares += timeit.repeat("[i * i for i in range(10_000)]", number=1, repeat=2)
     assert min(builds) < 3 * min(squares)
+
+
+def _tree(random: np.random.Generator, leaves: int) -> list[list[tuple[int, int, bool]]]:
+    """Paths of (position, length, whether one sample alone reads it), which share their beginnings
+    like prompts do: a node is named by where it is and how long, so lengths never repeat."""
+    lengths = iter(random.permutation(np.arange(20, 3000)).tolist())
+    roots = [(0, next(lengths), False) for _ in range(2)]
+    paths = []
+    below: dict[tuple[int, int, bool], list[tuple[int, int, bool]]] = {}
+    for leaf in range(leaves):
+        path = [roots[leaf % 2]]
+        if leaf % 3:
+            middle = below.setdefault(path[0], [])
+            if len(middle) < 2:
+                middle.append((path[0][1], next(lengths), False))
+            path.append(middle[leaf % len(middle)])
+        path.append((path[-1][0] + path[-1][1], next(lengths) % 200 + 1 + leaf, leaf % 4 == 0))
+        paths.append(path)
+    return paths
+
+
+def _batch(paths: list[list[tuple[int, int, bool]]], rows: list[int]) -> SharedLayout:
+    """The layout of a batch whose rows, in tree order, end at these paths."""
+    spans: dict[tuple[tuple[int, int, bool], ...], list[int]] = {}
+    for row, leaf in enumerate(rows):
+        for depth in range(len(paths[leaf])):
+            span = spans.setdefault(tuple(paths[leaf][: depth + 1]), [row, row])
+            span[1] = row + 1
+    nodes = sorted(spans.items(), key=lambda item: (len(item[0]), item[1]))
+    layout = layout_of([(path[-1][1], *span) for path, span in nodes], len(rows))
+    return replace(
+        layout,
+        position=np.array([path[-1][0] for path, _ in nodes], np.int32),
+        alone=np.array([path[-1][2] for path, _ in nodes], bool),
+    )
+
+
+def _read(layout: SharedLayout, tile: Tile, shape: AttentionShape) -> list[object]:
+    """For each row: its partials in order, each as the tiles that it reads, but for empty ones, and
+    its unshared nodes."""
+    assert layout.alone is not None
+    work = work_list(layout, shape, len(layout.order), tile, None, layout.alone)
+    partials: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for first_row, ordinal, first, last, *_ in work.items.tolist():
+        assert first < last, "an item reads something"
+        for row in range(first_row, min(first_row + tile.lines // shape.group, len(layout.order))):
+            place = int(work.partial_start[row]) + ordinal
+            assert place < work.partial_start[row + 1] and (row, place) not in partials
+            partials[row, place] = [
+                (position + n, min(n + tile.keys, end) - n)
+                for start, stop, begin, end, position, *_ in work.segments[first:last].tolist()
+                if start <= row - first_row < stop
+                for n in range(begin, end, tile.keys)
+            ]
+    unshared = [
+        work.unshared_nodes[a:b, :2].tolist() for a, b in itertools.pairwise(work.unshared_start)
+    ]
+    return [
+        ([tiles for (at, _), tiles in sorted(partials.items()) if at == row and tiles], alone)
+        for row, alone in enumerate(unshared)
+    ]
+
+
+@given(st.integers(0, 1 << 32), st.integers(1, 9), st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_deterministic_plan_reads_for_a_row_what_the_tree_says(
+    seed: int, leaves: int, data: st.DataObject
+) -> None:
+    """Whatever runs beside it: the same partials of the same tiles in the same order."""
+    paths = _tree(np.random.default_rng(seed), leaves)
+    in_order = sorted(range(leaves), key=lambda leaf: paths[leaf])
+    counts = st.lists(st.integers(0, 40), min_size=leaves, max_size=leaves)
+    seen: dict[int, object] = {}
+    for _ in range(3):
+        many = data.draw(counts)
+        rows = [leaf for leaf in in_order for _ in range(many[leaf])]
+        if not rows:
+            continue
+        shape = make_shape(4, 2, torch.float32)
+        for leaf, read in zip(rows, _read(_batch(paths, rows), TILE, shape), strict=True):
+            assert seen.setdefault(leaf, read) == read
+            tokens = sum(count for part in read[0] for _, count in part)  # type: ignore[index]
+            assert tokens + sum(n for n, _ in read[1]) == sum(node[1] for node in paths[leaf])  # type: ignore[index]

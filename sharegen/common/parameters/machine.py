@@ -75,6 +75,17 @@ class EngineParameters:
             ),
         ),
     ] = True
+    deterministic: Annotated[
+        bool,
+        Parameter(
+            "Whether a sample has the same bits whatever runs beside it, on a GPU too.",
+            changes_samples=True,
+            flag=Flag(
+                "--deterministic",
+                help="Give each sample the same bits whatever runs beside it, on a GPU too.",
+            ),
+        ),
+    ] = False
     show_model: Annotated[
         bool,
         Parameter(

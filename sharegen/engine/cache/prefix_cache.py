@@ -33,6 +33,8 @@ class PrefixCache(Generic[Kept]):
         pool: the blocks of the KV cache.
         tree: an empty tree, which says what prompts share; by default all that is worth it.
         states: slots for the states of nodes, and of rows, where a model keeps any.
+        marks_alone: whether nodes are marked that one sample alone reads; they are where such have
+            blocks of another kind.
 
     Attributes:
         stored: the KV of every node that someone holds, and of the idle ones.
@@ -47,9 +49,14 @@ class PrefixCache(Generic[Kept]):
     """
 
     def __init__(
-        self, pool: BlockPool, tree: PrefixTree | None = None, states: StateSlots | None = None
+        self,
+        pool: BlockPool,
+        tree: PrefixTree | None = None,
+        states: StateSlots | None = None,
+        marks_alone: bool = False,
     ) -> None:
         self.pool = pool
+        self._marks_alone = marks_alone or pool.blocks_per_full > 1
         self.states = StateSlots() if states is None else states
         self.tree = PrefixTree(pool.block_size) if tree is None else tree
         self.stored: dict[Node, NodeKV] = {}
@@ -90,9 +97,7 @@ class PrefixCache(Generic[Kept]):
             prompts,
             joins=joins if wanting else lambda *_: True,
             splits=told or splits,
-            alone=[request.is_alone for request in requests]
-            if self.pool.blocks_per_full > 1
-            else None,
+            alone=[request.is_alone for request in requests] if self._marks_alone else None,
         )
 
     def plant(self, prompt: Prompt) -> Node:

@@ -18,6 +18,7 @@ from sharegen.engine.model.interface import AttentionContext, ValuesOnly
 from sharegen.engine.model.probe import LayerSpec
 from sharegen.kernels import flash, reference
 from sharegen.kernels.cost import EACH_ROW, CostModel
+from sharegen.errors import UsageError
 from sharegen.kernels.layout import SharedLayout
 
 
@@ -27,6 +28,7 @@ def attention_for(
     max_rows: int,
     max_tokens: int,
     costs: CostModel | None = None,
+    deterministic: bool = False,
 ) -> Attention:
     """Return the kernels where they can serve every layer, else the reference.
 
@@ -36,19 +38,27 @@ def attention_for(
         max_rows: the most rows of a decoding step.
         max_tokens: the most tokens of a prefill batch.
         costs: decides which nodes are shared reads; by default what is known of the device.
+        deterministic: whether a row's bits may not depend on the batch on a GPU; they never do on a
+            CPU, in float32. Raises UsageError where no kernel serves the layers.
     """
     if not layers:
         return NoAttention()
     if cache.device.type != "cuda":
         return ReferenceAttention(layers, cache, costs=costs)
-    if importlib.util.find_spec("triton") is None:
-        return ReferenceAttention(layers, cache, "Triton is not installed", costs)
-    from sharegen.engine.execute.kernel_attention import KernelAttention, unsupported
+    reason: str | None = "Triton is not installed"
+    if importlib.util.find_spec("triton") is not None:
+        from sharegen.engine.execute.kernel_attention import KernelAttention, unsupported
 
-    reason = unsupported(layers, cache)
-    if reason is not None:
-        return ReferenceAttention(layers, cache, reason, costs)
-    return KernelAttention(layers, cache, max_rows, max_tokens, costs)
+        reason = unsupported(layers, cache)
+        if reason is None:
+            return KernelAttention(layers, cache, max_rows, max_tokens, costs, deterministic)
+    if deterministic:
+        raise UsageError(
+            f"deterministic: plain torch would compute attention on this GPU ({reason}), and its "
+            "bits depend on the batch: leave it out, or use a card and a model that the kernels "
+            "serve"
+        )
+    return ReferenceAttention(layers, cache, reason, costs)
 
 
 class NoAttention:

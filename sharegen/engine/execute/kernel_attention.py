@@ -51,6 +51,8 @@ class KernelAttention:
         max_rows: the most rows of a decoding step.
         max_tokens: the most tokens of a prefill batch.
         costs: decides which nodes are shared reads; by default what was fitted on the device.
+        deterministic: whether a row's bits depend on the job's tree alone, not on the batch; costs
+            are not asked then.
     """
 
     fallback = None
@@ -62,6 +64,7 @@ class KernelAttention:
         max_rows: int,
         max_tokens: int,
         costs: CostModel | None = None,
+        deterministic: bool = False,
     ) -> None:
         self.layers = layers
         self.cache = cache
@@ -69,11 +72,15 @@ class KernelAttention:
         costs = costs or load_costs(torch.cuda.get_device_name(cache.device))
         fp8 = bool(cache.fp8)
         self._plans = {
-            shape: AttentionPlan(shape, max_rows, cache.device, costs=costs, fp8_suffixes=fp8)
+            shape: AttentionPlan(
+                shape, max_rows, cache.device, costs=costs, fp8_suffixes=fp8,
+                deterministic=deterministic,
+            )
             for shape in shapes
-        }
+        }  # fmt: skip
         self._prefill_plans = {
-            shape: PrefillPlan(shape, max_tokens, cache.device) for shape in shapes
+            shape: PrefillPlan(shape, max_tokens, cache.device, deterministic=deterministic)
+            for shape in shapes
         }
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -143,10 +143,12 @@ def _wanted(asked: list[AskedRow], rows: list[int]) -> WantedLogprobs | None:
     return WantedLogprobs(np.array(rows, dtype=np.int64), tokens, top)
 
 
-def shared_layout(queries: list[Queries], stored: Mapping[Node, NodeKV]) -> SharedLayout:
+def shared_layout(
+    queries: list[Queries], stored: Mapping[Node, NodeKV], *, by_tree: bool = False
+) -> SharedLayout:
     """Order the rows by tree path, so that each node's rows are one slice, and list the nodes.
 
-    stored: where the nodes lie.
+    stored: where the nodes lie. by_tree: whether the layout says which nodes are `alone`.
     """
     own: dict[Node, list[Queries]] = {}
     for query in queries:
@@ -176,7 +178,10 @@ def shared_layout(queries: list[Queries], stored: Mapping[Node, NodeKV]) -> Shar
             stack.append((node, len(entries)))
             entries.append((node, node.length, start, start))
         stack.extend((child, -1) for child in reversed(children.get(node, ())))
-    return _as_arrays(order, entries, stored)
+    layout = _as_arrays(order, entries, stored)
+    if not by_tree:
+        return layout
+    return replace(layout, alone=np.array([entry[0].alone for entry in entries], dtype=np.bool_))
 
 
 def _active_nodes(own: dict[Node, list[Queries]]) -> tuple[list[Node], dict[Node, list[Node]]]:

@@ -31,6 +31,7 @@ class BatchRows:
         scratch_block: the block that empty rows write to.
         padded: says how many rows a batch of n live rows is run with.
         slots: the slots for states.
+        by_tree: whether layouts say which nodes one sample alone reads in the job's tree.
 
     Attributes:
         sequences: [rows so far], the sequence that each row has (None: an empty row).
@@ -53,8 +54,10 @@ class BatchRows:
         scratch_block: int,
         padded: Callable[[int], int],
         slots: StateSlots,
+        by_tree: bool = False,
     ) -> None:
         self.capacity = capacity
+        self._by_tree = by_tree
         self.block_size = block_size
         self.scratch_block = scratch_block
         self.padded = padded
@@ -300,7 +303,7 @@ class BatchRows:
         if self._layout_changed:
             by_leaf = self._by_leaf()
             queries = [Queries(leaf, rows, leaf.length) for leaf, rows in by_leaf.items()]
-            layout = shared_layout(queries, stored)
+            layout = shared_layout(queries, stored, by_tree=self._by_tree)
         forced: list[tuple[int, ...]] = []
         resting: list[int] = []
         bounded: list[int] = []

@@ -23,6 +23,8 @@ class PrefillQueue:
     Args:
         admission: admits sequences, and knows rows, ready sequences and the cache.
         chunk_tokens, ahead_tokens, ahead_steps: as `Scheduler` takes them.
+        cut_tokens: nodes are cut at multiples of this, whatever a batch holds; None to cut them as
+            batches are.
 
     Attributes:
         waiting: the groups whose prompts are not computed, in order.
@@ -31,11 +33,17 @@ class PrefillQueue:
     """
 
     def __init__(
-        self, admission: Admission, chunk_tokens: int, ahead_tokens: int, ahead_steps: int
+        self,
+        admission: Admission,
+        chunk_tokens: int,
+        ahead_tokens: int,
+        ahead_steps: int,
+        cut_tokens: int | None = None,
     ) -> None:
         self.admission = admission
         self.rows, self.ready, self.cache = admission.rows, admission.ready, admission.cache
-        self.chunk_tokens = chunk_tokens
+        self.cut_tokens = cut_tokens
+        self.chunk_tokens = max(chunk_tokens, cut_tokens or 0)
         self.ahead_tokens = ahead_tokens
         self.ahead_steps = ahead_steps
         self.waiting: OrderedDict[SequenceGroup, None] = OrderedDict()
@@ -147,8 +155,9 @@ class PrefillQueue:
             self.cache.place(node)
             kv = self.cache.stored[node]
             while kv.computed < node.length:
-                whole = kv.computed // self.chunk_tokens + 1  # chunks may be smaller than before
-                end = min(node.length, whole * self.chunk_tokens)
+                cut = self.cut_tokens or self.chunk_tokens
+                whole = kv.computed // cut + 1  # chunks may be smaller than before
+                end = min(node.length, whole * cut)
                 if plan.tokens and plan.tokens + end - kv.computed > self.chunk_tokens:
                     return False
                 plan.add_chunk(Chunk(node, kv.computed, end, self.cache.move_state(node)))

@@ -49,6 +49,8 @@ from sharegen.engine.schedule.swapping import SwapCost, Swapping
 LEAST_CHUNK = 256
 LEAST_SEQUENCES = 8
 """Tokens of a prefill batch and sequences decoded together: below that a job would hardly move."""
+FIXED_CHUNK = 1024
+"""Tokens of a chunk where its place may not depend on how large batches are."""
 
 
 class Scheduler:
@@ -70,6 +72,9 @@ class Scheduler:
         host_slots: blocks that host memory holds for preempted sequences.
         swap_cost: seconds that using them takes.
         one_pass: the most tokens of a preempted sequence that one prefill pass computes again.
+        deterministic: whether nothing that decides about the order of sums may depend on the batch:
+            chunks lie at places that no batch's size changes, layouts say what the job's tree says
+            of their nodes, and a preempted sequence gets its KV as it had it before.
     """
 
     def __init__(
@@ -90,6 +95,7 @@ class Scheduler:
         host_slots: int = 0,
         swap_cost: SwapCost | None = None,
         one_pass: int = 0,
+        deterministic: bool = False,
     ) -> None:
         self.pool = pool
         self.max_sequences = max_sequences
@@ -98,12 +104,24 @@ class Scheduler:
 
         self.states = StateSlots() if states is None else states
         self._mixed = equals_together if mix_together else one_by_one
-        self.cache: PrefixCache[Sequence] = PrefixCache(pool, tree, self.states)
-        self.rows = BatchRows(max_sequences, pool.block_size, scratch_block, padded, self.states)
+        self.cache: PrefixCache[Sequence] = PrefixCache(
+            pool, tree, self.states, marks_alone=deterministic
+        )
+        self.rows = BatchRows(
+            max_sequences, pool.block_size, scratch_block, padded, self.states, deterministic
+        )
         self.ready = ReadyQueue()  # first token drawn, no row
+        # One pass rounds otherwise than the steps did that it stands for.
+        one_pass = 0 if deterministic else one_pass
         self.swapping = Swapping(pool, host_slots, swap_cost or SwapCost(), one_pass)
         self.admission = Admission(self.rows, self.ready, self.cache, self.swapping)
-        self.prefill = PrefillQueue(self.admission, chunk_tokens, ahead_tokens, ahead_steps)
+        self.prefill = PrefillQueue(
+            self.admission,
+            chunk_tokens,
+            ahead_tokens,
+            ahead_steps,
+            cut_tokens=FIXED_CHUNK if deterministic else None,
+        )
         self.preemption = Preemption(self.admission)
         self.capacity = Capacity(self.cache, context_length)
 
@@ -322,8 +340,9 @@ class Scheduler:
         if isinstance(step, PrefillStep):
             prefill = self.prefill
             prefill.take_back(step)
-            if prefill.chunk_tokens > LEAST_CHUNK:
-                prefill.chunk_tokens = max(LEAST_CHUNK, prefill.chunk_tokens // 2)
+            least = max(LEAST_CHUNK, prefill.cut_tokens or 0)
+            if prefill.chunk_tokens > least:
+                prefill.chunk_tokens = max(least, prefill.chunk_tokens // 2)
                 self.swapping.one_pass = min(self.swapping.one_pass, prefill.chunk_tokens)
                 return f"prompts are computed {prefill.chunk_tokens:,} tokens at a time"
         # Fewer sequences leave more to prefill, too: the graphs of wide batches hold memory.

@@ -1,0 +1,46 @@
+"""What the deterministic mode asks of a device and a model: the same bits whatever runs beside a
+sample.
+
+The mode decides all that decides about the order of sums by what a sample has above it, never by
+the batch: attention's tile and cuts (`kernels/attention_plan.py`), what is read per sequence
+(`PrefixCache`), where chunks of prompts begin (`PrefillQueue`), and that a preempted sample gets
+its KV as it was. On a CPU in float32 that holds without it, up to so many threads.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+
+from sharegen.engine.model.loaded import LoadedModel
+from sharegen.errors import UsageError
+
+MOST_THREADS = 2
+"""Of an engine on a CPU, up to which torch rounds a row alike among any number of others."""
+
+_CAPABILITY = (8, 0)  # the first with products of bfloat16 in the tensor cores
+
+
+def check_deterministic(model: LoadedModel) -> None:
+    """Raise UsageError where the mode cannot hold; warn of what it does not hold for."""
+    if model.device.type != "cuda":
+        if model.dtype != torch.float32:
+            name = str(model.dtype).removeprefix("torch.")
+            raise UsageError(
+                f"deterministic: a CPU rounds products of {name} by how many rows there are: give "
+                "--dtype float32, or leave it out"
+            )
+        return
+    major, minor = torch.cuda.get_device_capability(model.device)
+    if (major, minor) < _CAPABILITY:
+        raise UsageError(
+            f"deterministic: this GPU (sm_{major}{minor}) has no kernels whose bits do not depend "
+            "on the batch: leave it out, or use a GPU of sm_80 or later"
+        )
+    if model.mixers:
+        warnings.warn(
+            "deterministic: other libraries' kernels compute the states of this model's mixers, "
+            "and their bits may depend on the batch: samples may differ between two runs",
+            stacklevel=4,
+        )

@@ -1,0 +1,166 @@
+"""A deterministic plan's rows have the same bits in any batch, in decoding and in prefill.
+
+On a GPU (`-m gpu` beside the rest) with the tiles of real jobs, which the interpreter is too slow
+for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sharegen.kernels import attention_plan, suffix
+from sharegen.kernels.attention_plan import AttentionPlan
+from sharegen.kernels.decode import decode_attention
+from sharegen.kernels.prefill import PrefillPlan, prefill_attention
+from sharegen.kernels.tiles import Tile
+from tests.kernels.trees import (
+    DEVICE,
+    Batch,
+    assert_close,
+    make_shape,
+    naive_decode,
+    prompt_layout,
+    random_batch,
+    random_caches,
+)
+
+SMALL = Tile(lines=16, keys=16, num_warps=4, num_stages=2)
+ON_GPU = DEVICE.type == "cuda"
+DTYPE = torch.bfloat16 if ON_GPU else torch.float32
+
+
+@pytest.fixture(autouse=True)
+def short_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contexts that the interpreter can do are cut, too."""
+    if not ON_GPU:
+        monkeypatch.setattr(attention_plan, "CUT", 64)
+        monkeypatch.setattr(suffix, "OWN_CUT", 32)
+
+
+def some_of(batch: Batch, kept: list[int]) -> tuple[Batch, list[int]]:
+    """The rows at these places of the tree order alone, and which rows of the batch they were."""
+    layout = batch.layout
+    places = np.array(kept)
+    rows = layout.order[places]
+    start, end = (np.searchsorted(places, e) for e in (layout.row_start, layout.row_end))
+    nodes = np.flatnonzero(end > start)
+    listed = [layout.blocks[layout.block_start[i] : layout.block_start[i + 1]] for i in nodes]
+    assert layout.alone is not None
+    some = replace(
+        layout,
+        order=np.arange(len(rows), dtype=np.int32),
+        row_start=start[nodes].astype(np.int32),
+        row_end=end[nodes].astype(np.int32),
+        block_start=np.cumsum([0, *map(len, listed)]).astype(np.int32),
+        blocks=np.concatenate([np.zeros(0, np.int32), *listed]),
+        **{
+            name: getattr(layout, name)[nodes]
+            for name in ("length", "position", "level", "contiguous", "fp8", "alone")
+        },
+    )
+    index = torch.from_numpy(rows.astype(np.int64)).to(DEVICE)
+    of_rows = {
+        name: getattr(batch, name)[index]
+        for name in ("q", "block_tables", "prefix_length", "position")
+    }
+    return replace(batch, layout=some, **of_rows), rows.tolist()
+
+
+def attend(batch: Batch, tile: Tile | None, **options: Any) -> torch.Tensor:
+    plan = AttentionPlan(batch.shape, len(batch.q), DEVICE, tile=tile, deterministic=True)
+    plan.update(batch.layout)
+    return decode_attention(
+        batch.q, batch.k_cache, batch.v_cache, plan, batch.block_tables, batch.prefix_length,
+        batch.position, scale=batch.shape.key_size**-0.5, **options,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("options", [{}, {"window": 90}], ids=str)
+def test_a_row_has_the_same_bits_beside_any_others(options: dict[str, int]) -> None:
+    rng = np.random.default_rng(3)
+    scale, size = (30, 128) if ON_GPU else (1, 16)
+    nodes = [(70 * scale, 0, 14), (90 * scale, 0, 9), (20, 0, 4), (33, 4, 9), (20, 9, 10),
+             (40, 14, 19), (7, 18, 19)]  # fmt: skip
+    alone = np.array([False, False, False, False, True, False, True])
+    suffixes = [(int(rng.integers(1, 80)) - 1) * scale + 1 for _ in range(19)]
+    heads = (32, 8) if ON_GPU else (2, 1)
+    shape = make_shape(*heads, DTYPE, key_size=size, value_size=size)
+    batch = random_batch(shape, nodes, suffixes, scattered=(3,))
+    batch = replace(batch, layout=replace(batch.layout, alone=alone))
+    tile = None if ON_GPU else SMALL
+    whole = attend(batch, tile, **options)
+    wanted = naive_decode(batch, scale=shape.key_size**-0.5, **options)
+    assert_close(whole, wanted)
+    for kept in ([7], [0, 10, 18], [1, 2, 3, 9, 10, 13], [14, 18], list(range(3, 19))):
+        some, rows = some_of(batch, kept)
+        assert torch.equal(attend(some, tile, **options), whole[rows])
+
+
+def test_a_chunk_has_the_same_bits_beside_any_others() -> None:
+    scale, size = (20, 128) if ON_GPU else (1, 16)
+    heads = (32, 8) if ON_GPU else (2, 1)
+    shape = make_shape(*heads, DTYPE, key_size=size, value_size=size)
+    nodes = [(70 * scale, 0, 3), (90, 0, 1), (30, 1, 2)]
+    chunks = [([0, 1], 40), ([0, 2], 21), ([0], 33), ([], 50)]
+    generator = torch.Generator().manual_seed(0)
+    total = sum(length for _, length in chunks)
+    k_cache, v_cache = random_caches(shape, 200 * scale, generator)
+    for cache in (k_cache, v_cache):
+        cache.copy_(torch.randn(cache.shape, generator=generator))
+    q, k, v = (
+        torch.randn(total, count, size, generator=generator).to(k_cache)
+        for count in (shape.num_heads, shape.num_kv_heads, shape.num_kv_heads)
+    )
+    small = None if ON_GPU else SMALL
+
+    def prefill(kept: list[int]) -> list[torch.Tensor]:
+        """The outputs of these chunks, which are in one batch."""
+        starts = np.cumsum([0, *(length for _, length in chunks)])
+        rows = [np.arange(starts[i], starts[i + 1]) for i in kept]
+        index = torch.from_numpy(np.concatenate(rows)).to(DEVICE)
+        places = {old: new for new, old in enumerate(kept)}
+        below = [
+            (length, [places[i] for i in range(a, b) if i in places]) for length, a, b in nodes
+        ]
+        layout, cut = prompt_layout(
+            [(n, at[0] if at else 0, at[-1] + 1 if at else 0) for n, at in below],
+            [chunks[i] for i in kept], shape.block_size,
+        )  # fmt: skip
+        used = np.array([bool(at) for _, at in below])
+        listed = [layout.blocks[a:b] for a, b in zip(layout.block_start, layout.block_start[1:])]
+        layout = replace(
+            layout,
+            **{
+                name: getattr(layout, name)[used]
+                for name in (
+                    "length", "position", "level", "row_start", "row_end", "contiguous", "fp8",
+                )
+            },
+            blocks=np.concatenate([np.zeros(0, np.int32), *(b for b, u in zip(listed, used) if u)]),
+            block_start=np.cumsum([0, *(len(b) for b, u in zip(listed, used) if u)]).astype(
+                np.int32
+            ),
+        )  # fmt: skip
+        plan = PrefillPlan(
+            shape, total, DEVICE, tile=small, shared_tile=small, deterministic=True
+        )
+        plan.update(layout, cut.tolist())
+        position = [
+            np.arange(length) + sum(nodes[j][0] for j in path)
+            for path, length in (chunks[i] for i in kept)
+        ]
+        at = torch.from_numpy(np.concatenate(position).astype(np.int32)).to(DEVICE)
+        out = prefill_attention(
+            q[index], k[index], v[index], k_cache, v_cache, plan, at, scale=size**-0.5
+        )
+        return list(out.split(np.diff(cut).tolist()))
+
+    whole = prefill([0, 1, 2, 3])
+    for kept in ([0], [1, 3], [3], [0, 2]):
+        for i, out in zip(kept, prefill(kept), strict=True):
+            assert torch.equal(out, whole[i])
