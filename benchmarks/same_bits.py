@@ -11,7 +11,6 @@ tokens and log-probability, as bits.
 from __future__ import annotations
 
 import json
-import sys
 import time
 import warnings
 from dataclasses import replace
@@ -21,7 +20,7 @@ import torch
 import typer
 
 from sharegen.bench.engines import Engines, give_memory_back
-from sharegen.bench.shapes import workload
+from sharegen.bench.shapes import vocabulary, workload
 from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.engine import Engine
 from sharegen.engine.parallel.opening import open_engine
@@ -68,7 +67,7 @@ def main(
 ) -> None:
     job = workload(load)
     engines = Engines(shape, "cuda", torch.bfloat16, quantization=quantization)
-    prompts = job.prompts(engines._setting.model.vocab_size)  # type: ignore[union-attr]
+    prompts = job.prompts(vocabulary(shape))
     params = SamplingParams(
         n=job.samples, temperature=temperature, max_tokens=job.output, ignore_eos=True
     )
@@ -81,7 +80,7 @@ def main(
         give_memory_back()
         config = replace(
             engines._setting.config, max_sequences=count, kv_cache_memory=memory,
-            kv_cache_dtype=kv_cache_dtype, deterministic=deterministic,
+            kv_cache_dtype=kv_cache_dtype, deterministic=deterministic,  # type: ignore[arg-type]
         )  # fmt: skip
         started = time.perf_counter()
         engine = open_engine(replace(engines._setting, config=config))
@@ -104,4 +103,4 @@ def main(
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    sys.exit(typer.run(main))
+    typer.run(main)

@@ -386,8 +386,8 @@ def suffix_attention(
         sinks: [num_heads], one more logit without a value.
         out: [rows, num_heads, value_size], where the result goes; by default a new tensor.
         rows: where the result goes in FP8 instead.
-        tile, num_splits: how the work is divided; by default as the plan finds best. A deterministic
-            plan cuts own tokens at fixed places.
+        tile, num_splits: how the work is divided; by default as the plan finds best. Own tokens of
+            a deterministic plan are cut at fixed places.
         beside: the stream of the shared phase, which runs meanwhile; merging waits for it.
 
     Returns:
@@ -440,7 +440,8 @@ def suffix_attention(
         KEY_SIZE=shape.key_size, VALUE_SIZE=shape.value_size, BLOCK_SIZE=shape.block_size,
         LINES=1 << (shape.group - 1).bit_length(), BLOCK_M=tile.lines, BLOCK_N=tile.keys,
         BLOCK_DK=padded(shape.key_size), BLOCK_DV=padded(shape.value_size),
-        SPLIT=splits > 1, CUT=OWN_CUT if plan.deterministic and splits > 1 else 0, PARTIAL=partial, HAS_SINKS=sinks is not None,
+        SPLIT=splits > 1, CUT=OWN_CUT if plan.deterministic and splits > 1 else 0,
+        PARTIAL=partial, HAS_SINKS=sinks is not None,
         HAS_UNSHARED=plan.has_unshared, FP8=fp8 is not None, NUM_STAGES=tile.num_stages,
         TMA=tma, LIMIT=limit_kind,
         HAS_SOFTCAP=softcap is not None, PRECISION=precision(shape.dtype),

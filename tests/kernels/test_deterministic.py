@@ -16,6 +16,7 @@ import torch
 from sharegen.kernels import attention_plan, suffix
 from sharegen.kernels.attention_plan import AttentionPlan
 from sharegen.kernels.decode import decode_attention
+from sharegen.kernels.layout import SharedLayout
 from sharegen.kernels.prefill import PrefillPlan, prefill_attention
 from sharegen.kernels.tiles import Tile
 from tests.kernels.trees import (
@@ -42,29 +43,34 @@ def short_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(suffix, "OWN_CUT", 32)
 
 
+def with_nodes(layout: SharedLayout, nodes: list[int], **changes: Any) -> SharedLayout:
+    """The layout with these of its nodes alone."""
+    listed = [layout.blocks[layout.block_start[i] : layout.block_start[i + 1]] for i in nodes]
+    of_nodes = ("length", "position", "level", "row_start", "row_end", "contiguous", "fp8", "alone")
+    kept: dict[str, Any] = {
+        name: None if getattr(layout, name) is None else getattr(layout, name)[nodes]
+        for name in of_nodes
+    }
+    kept["block_start"] = np.cumsum([0, *map(len, listed)]).astype(np.int32)
+    kept["blocks"] = np.concatenate([np.zeros(0, np.int32), *listed])
+    return replace(layout, **(kept | changes))
+
+
 def some_of(batch: Batch, kept: list[int]) -> tuple[Batch, list[int]]:
     """The rows at these places of the tree order alone, and which rows of the batch they were."""
-    layout = batch.layout
-    places = np.array(kept)
+    layout, places = batch.layout, np.array(kept)
     rows = layout.order[places]
-    start, end = (np.searchsorted(places, e) for e in (layout.row_start, layout.row_end))
-    nodes = np.flatnonzero(end > start)
-    listed = [layout.blocks[layout.block_start[i] : layout.block_start[i + 1]] for i in nodes]
-    assert layout.alone is not None
-    some = replace(
-        layout,
-        order=np.arange(len(rows), dtype=np.int32),
-        row_start=start[nodes].astype(np.int32),
-        row_end=end[nodes].astype(np.int32),
-        block_start=np.cumsum([0, *map(len, listed)]).astype(np.int32),
-        blocks=np.concatenate([np.zeros(0, np.int32), *listed]),
-        **{
-            name: getattr(layout, name)[nodes]
-            for name in ("length", "position", "level", "contiguous", "fp8", "alone")
-        },
+    start, end = (
+        np.searchsorted(places, edge).astype(np.int32)
+        for edge in (layout.row_start, layout.row_end)
     )
+    nodes = np.flatnonzero(end > start).tolist()
+    some = with_nodes(
+        layout, nodes, order=np.arange(len(rows), dtype=np.int32), row_start=start[nodes],
+        row_end=end[nodes],
+    )  # fmt: skip
     index = torch.from_numpy(rows.astype(np.int64)).to(DEVICE)
-    of_rows = {
+    of_rows: dict[str, Any] = {
         name: getattr(batch, name)[index]
         for name in ("q", "block_tables", "prefix_length", "position")
     }
@@ -131,24 +137,8 @@ def test_a_chunk_has_the_same_bits_beside_any_others() -> None:
             [(n, at[0] if at else 0, at[-1] + 1 if at else 0) for n, at in below],
             [chunks[i] for i in kept], shape.block_size,
         )  # fmt: skip
-        used = np.array([bool(at) for _, at in below])
-        listed = [layout.blocks[a:b] for a, b in zip(layout.block_start, layout.block_start[1:])]
-        layout = replace(
-            layout,
-            **{
-                name: getattr(layout, name)[used]
-                for name in (
-                    "length", "position", "level", "row_start", "row_end", "contiguous", "fp8",
-                )
-            },
-            blocks=np.concatenate([np.zeros(0, np.int32), *(b for b, u in zip(listed, used) if u)]),
-            block_start=np.cumsum([0, *(len(b) for b, u in zip(listed, used) if u)]).astype(
-                np.int32
-            ),
-        )  # fmt: skip
-        plan = PrefillPlan(
-            shape, total, DEVICE, tile=small, shared_tile=small, deterministic=True
-        )
+        layout = with_nodes(layout, [i for i, (_, at) in enumerate(below) if at])
+        plan = PrefillPlan(shape, total, DEVICE, tile=small, shared_tile=small, deterministic=True)
         plan.update(layout, cut.tolist())
         position = [
             np.arange(length) + sum(nodes[j][0] for j in path)

@@ -16,9 +16,9 @@ from sharegen.engine.execute.back_end import Attention, Put, Slots, StoreAndAtte
 from sharegen.engine.execute.kv_cache import KVCache
 from sharegen.engine.model.interface import AttentionContext, ValuesOnly
 from sharegen.engine.model.probe import LayerSpec
+from sharegen.errors import UsageError
 from sharegen.kernels import flash, reference
 from sharegen.kernels.cost import EACH_ROW, CostModel
-from sharegen.errors import UsageError
 from sharegen.kernels.layout import SharedLayout
 
 
