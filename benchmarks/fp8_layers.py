@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
+from sharegen.engine.model.attention.layer_spec import LayerSpec
 from sharegen.engine.model.fp8.products import check_device
 from sharegen.engine.model.fp8.quantising import quantise_in_place
 from sharegen.engine.model.interface import active
 from sharegen.engine.model.load import IMPLEMENTATION
-from sharegen.engine.model.probe import LayerSpec
 from sharegen.engine.model.self_check import DenseContext
 from sharegen.kernels.fp8_blocks import from_fp8, least_exponent, to_fp8
 

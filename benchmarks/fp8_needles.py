@@ -20,7 +20,7 @@ from torch import Tensor
 from sharegen.engine.execute.attention import attention_for
 from sharegen.engine.execute.back_end import Attention, Slots
 from sharegen.engine.execute.kv_cache import KVCache
-from sharegen.engine.model.probe import LayerSpec
+from sharegen.engine.model.attention.layer_spec import LayerSpec
 from sharegen.kernels.layout import SharedLayout
 from sharegen.kernels.reference import read_fp8, store, store_fp8
 

@@ -21,6 +21,7 @@ from torch.nn.functional import pad
 from sharegen.kernels import reference
 from sharegen.kernels.flash_packing import LEAST, PIECE, Level, pack
 from sharegen.kernels.fp8_blocks import FP8Blocks
+from sharegen.kernels.latents import Latents
 from sharegen.kernels.layout import SharedLayout
 from sharegen.kernels.partial import NOTHING, Partial, finish, merge
 from sharegen.kernels.reference import ReferencePlan
@@ -43,7 +44,7 @@ class FlashPlan(ReferencePlan):
         q: Tensor,
         k_cache: Tensor,
         v_cache: Tensor,
-        fp8: FP8Blocks | None,
+        fp8: FP8Blocks | Latents | None,
         lowest: Tensor | None,
         softcap: float | None,
     ) -> list[Partial]:
@@ -130,7 +131,7 @@ def _read(
     queries: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
-    fp8: FP8Blocks | None,
+    fp8: FP8Blocks | Latents | None,
     level: Level,
     masked: bool,
 ) -> tuple[Tensor, Tensor]:

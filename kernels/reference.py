@@ -34,6 +34,7 @@ from sharegen.kernels.fp8_blocks import (
     least_exponent,
     to_fp8,
 )
+from sharegen.kernels.latents import Latents
 from sharegen.kernels.layout import SharedLayout
 from sharegen.kernels.partial import Partial, finish, merge
 
@@ -95,7 +96,7 @@ class ReferencePlan:
         q: Tensor,
         k_cache: Tensor,
         v_cache: Tensor,
-        fp8: FP8Blocks | None,
+        fp8: FP8Blocks | Latents | None,
         lowest: Tensor | None,
         softcap: float | None,
     ) -> list[Partial]:
@@ -281,7 +282,7 @@ def prefill_attention(
     chunk_starts: list[int],
     position: Tensor,
     *,
-    fp8: FP8Blocks | None = None,
+    fp8: FP8Blocks | Latents | None = None,
     scale: float,
     window: int | None = None,
     attention_chunk: int | None = None,
@@ -297,7 +298,7 @@ def prefill_attention(
         plan: the nodes above the chunks.
         chunk_starts: [num_chunks + 1], where each chunk begins in the batch.
         position: [T], of each query.
-        fp8: the FP8 blocks, where the nodes that are marked so lie in these.
+        fp8: the FP8 blocks or latents, where the nodes that are marked so lie in these.
         scale: multiplies the scores.
         window: keys that a query sees at most, its own included; None for all.
         attention_chunk: length of the chunks within which queries see keys; None for none.
@@ -331,7 +332,7 @@ def _shared(
     q: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
-    fp8: FP8Blocks | None,
+    fp8: FP8Blocks | Latents | None,
     plan: ReferencePlan,
     lowest: Tensor | None,
     softcap: float | None,
@@ -343,12 +344,12 @@ def _shared(
 
 
 def read_node(
-    k_cache: Tensor, v_cache: Tensor, fp8: FP8Blocks | None, node: Node
+    k_cache: Tensor, v_cache: Tensor, fp8: FP8Blocks | Latents | None, node: Node
 ) -> tuple[Tensor, Tensor]:
     """Read keys and values [length, num_kv_heads, *] of a node."""
     if node.fp8:
         assert fp8 is not None and isinstance(node.slots, Tensor)
-        return read_fp8(fp8, node.slots)
+        return fp8.read(node.slots) if isinstance(fp8, Latents) else read_fp8(fp8, node.slots)
     return k_cache.flatten(0, 1)[node.slots], v_cache.flatten(0, 1)[node.slots]
 
 
@@ -356,7 +357,7 @@ def one_node(
     q: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
-    fp8: FP8Blocks | None,
+    fp8: FP8Blocks | Latents | None,
     node: Node,
     lowest: Tensor | None,
     softcap: float | None,

@@ -125,6 +125,7 @@ class Prepared:
             self.chunk_tokens,
             config.block_size,
             blocks_per_full=blocks.blocks_per_full,
+            latents=blocks.latents,
             asked=config.kv_cache_memory,
             limit=config.kv_cache_limit,
             share=config.gpu_memory_utilization,
@@ -147,7 +148,7 @@ class Prepared:
         self.place_bytes = blocks.token_bytes * (1 if model.ranks is None else model.ranks.size)
         self.cache = KVCache(
             model.layers, self.num_blocks, config.block_size, model.dtype, model.device,
-            blocks.blocks_per_full,
+            blocks.blocks_per_full, blocks.latents,
         )  # fmt: skip
         # What a hybrid's sample has is not in its blocks alone: it feeds its tokens again, to bring
         # the states of its mixers to where they were.

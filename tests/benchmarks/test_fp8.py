@@ -18,8 +18,8 @@ from sharegen.engine.execute.attention import ReferenceAttention
 from sharegen.engine.execute.back_end import Attention
 from sharegen.engine.execute.kernel_attention import KernelAttention
 from sharegen.engine.execute.kv_cache import KVCache
+from sharegen.engine.model.attention.layer_spec import LayerSpec
 from sharegen.engine.model.fp8.products import EMULATE
-from sharegen.engine.model.probe import LayerSpec
 from sharegen.kernels.cost import CostModel
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -8,8 +8,8 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from sharegen.engine.model.attention.layer_spec import LayerSpec
 from sharegen.engine.model.load import load_model
-from sharegen.engine.model.probe import LayerSpec
 from sharegen.engine.model.tensor_parallel.sharding_plan import DIVISIBLE
 from sharegen.errors import ModelError
 from tests.engine.tiny_models import (

@@ -14,12 +14,15 @@ import torch
 
 from sharegen.engine.execute.back_end import Attention, Put, Slots, StoreAndAttend, Stores
 from sharegen.engine.execute.kv_cache import KVCache
+from sharegen.engine.execute.latent_step import LatentStep, LatentStores
+from sharegen.engine.model.attention.layer_spec import LayerSpec
 from sharegen.engine.model.interface import AttentionContext, ValuesOnly
-from sharegen.engine.model.probe import LayerSpec
 from sharegen.errors import UsageError
-from sharegen.kernels import flash, reference
+from sharegen.kernels import flash, latents, reference, reference_latents
 from sharegen.kernels.cost import EACH_ROW, CostModel
 from sharegen.kernels.layout import SharedLayout
+
+_LATENT_STORES = LatentStores(reference.store, latents.store_latents)
 
 
 def attention_for(
@@ -126,6 +129,8 @@ class ReferenceAttention:
         slots: Slots,
     ) -> AttentionContext:
         plan = self._plan_of(layout)
+        if self.cache.latents:
+            return self._prefill_latents(plan, chunk_starts, position, slots)
 
         def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: torch.Tensor,
                    values: torch.Tensor, put: Put, **how: Any) -> torch.Tensor:  # fmt: skip
@@ -147,6 +152,8 @@ class ReferenceAttention:
         plan = self._plan
         size = self.cache.block_size
         tables = (block_tables, prefix_length, position)
+        if self.cache.latents:
+            return self._decode_latents(plan, reference.SuffixPlan(plan, size, *tables), slots)
         plain = flashed = None
         if not all(self._flashed):
             plain = reference.SuffixPlan(plan, size, *tables)
@@ -168,6 +175,34 @@ class ReferenceAttention:
             )  # fmt: skip
 
         return self._context(slots, attend)
+
+    def _prefill_latents(
+        self,
+        plan: reference.ReferencePlan,
+        chunk_starts: list[int],
+        position: torch.Tensor,
+        slots: Slots,
+    ) -> AttentionContext:
+        def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: torch.Tensor,
+                   values: torch.Tensor, own: latents.Latents, put: Put, *,
+                   scale: float) -> torch.Tensor:  # fmt: skip
+            put()
+            return reference.prefill_attention(
+                q, k, v, keys, values, plan, chunk_starts, position, fp8=own, scale=scale
+            )
+
+        return LatentStep(self.layers, self.cache, slots, _LATENT_STORES, attend, spreads=True)
+
+    def _decode_latents(
+        self, plan: reference.ReferencePlan, suffix: reference.SuffixPlan, slots: Slots
+    ) -> AttentionContext:
+        def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: torch.Tensor,
+                   values: torch.Tensor, own: latents.Latents, put: Put, *,
+                   scale: float) -> torch.Tensor:  # fmt: skip
+            put()
+            return reference_latents.decode_latents(q, keys, values, own, plan, suffix, scale=scale)
+
+        return LatentStep(self.layers, self.cache, slots, _LATENT_STORES, attend, spreads=False)
 
     def _context(self, slots: Slots, attend: Callable[..., torch.Tensor]) -> AttentionContext:
         stores = Stores(reference.store, reference.store_fp8)

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import torch
 
 from sharegen.engine.execute.kv_cache import KVCache
+from sharegen.engine.model.attention.layer_spec import LayerSpec
 from sharegen.engine.model.fp8 import products as fp8_products
 from sharegen.engine.model.interface import Angles, AttentionContext, rotate
-from sharegen.engine.model.probe import LayerSpec
 from sharegen.kernels.layout import SharedLayout
 
 

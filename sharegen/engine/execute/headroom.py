@@ -49,6 +49,7 @@ def kv_cache_memory(
     block_size: int,
     *,
     blocks_per_full: int = 1,
+    latents: bool = False,
     asked: int | None = None,
     limit: int | None = None,
     share: float | None = None,
@@ -59,9 +60,9 @@ def kv_cache_memory(
     leave on a GPU.
 
     rows: sequences decoded together; tokens: of a prefill batch; blocks_per_full: of the cache's
-    full blocks; share: of a GPU, for model, steps and cache. Raises CapacityError where there is
-    not as much as is asked, or on a GPU no memory for such steps beside the model; UsageError for a
-    share of a CPU.
+    full blocks; latents: whether it has such; share: of a GPU, for model, steps and cache. Raises
+    CapacityError where there is not as much as is asked, or on a GPU no memory for such steps
+    beside the model; UsageError for a share of a CPU.
     """
     on_gpu = model.device.type == "cuda"
     if share is not None and not on_gpu:
@@ -75,7 +76,9 @@ def kv_cache_memory(
         else:
             check_fits(asked, memory_of_cpu(), "in this machine")
     if on_gpu and (asked is None or model.ranks is not None):
-        found, steps = _beside_steps(model, rows, tokens, block_size, blocks_per_full, share)
+        found, steps = _beside_steps(
+            model, rows, tokens, block_size, blocks_per_full, latents, share
+        )
     else:
         found, steps = estimate(model.device), StepMemory(tokens, rows)
     if asked is not None:
@@ -104,12 +107,13 @@ def _beside_steps(
     tokens: int,
     block_size: int,
     blocks_per_full: int,
+    latents: bool,
     share: float | None,
 ) -> tuple[int, StepMemory]:
     """Bytes of the model's GPU, or of a share of it, that its largest steps leave; and theirs."""
     steps: StepMemory | None = None
     try:
-        plans, steps, fallback = _measure(model, rows, tokens, block_size, blocks_per_full)
+        plans, steps, fallback = _measure(model, rows, tokens, block_size, blocks_per_full, latents)
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
@@ -126,14 +130,20 @@ def _beside_steps(
 
 
 def _measure(
-    model: LoadedModel, rows: int, tokens: int, block_size: int, blocks_per_full: int
+    model: LoadedModel,
+    rows: int,
+    tokens: int,
+    block_size: int,
+    blocks_per_full: int,
+    latents: bool,
 ) -> tuple[int, StepMemory, str | None]:
     """Bytes of the plans, and of the largest steps; and why the kernels do not serve, if so."""
     torch.cuda.empty_cache()
     before = torch.cuda.memory_reserved(model.device)
     scratch = KVCache(
-        model.layers, blocks_per_full, block_size, model.dtype, model.device, blocks_per_full
-    )
+        model.layers, blocks_per_full, block_size, model.dtype, model.device, blocks_per_full,
+        latents,
+    )  # fmt: skip
     attention = attention_for(model.layers, scratch, rows, tokens)
     plans = torch.cuda.memory_reserved(model.device) - before
     peaks = []

@@ -9,8 +9,8 @@ import torch
 
 from sharegen.engine.execute.back_end import Put, Slots, StoreAndAttend, Stores
 from sharegen.engine.execute.kv_cache import KVCache
+from sharegen.engine.model.attention.layer_spec import LayerSpec
 from sharegen.engine.model.interface import AttentionContext
-from sharegen.engine.model.probe import LayerSpec
 from sharegen.kernels import tiles
 from sharegen.kernels.attention_plan import AttentionPlan
 from sharegen.kernels.cost import CostModel, load_costs

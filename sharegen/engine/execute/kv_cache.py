@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from sharegen.engine.model.probe import LayerSpec
+from sharegen.engine.model.attention.layer_spec import LayerSpec
+from sharegen.engine.model.attention.spreading import latents_per_token
 from sharegen.errors import UsageError
 from sharegen.kernels.fp8_blocks import FP8Blocks, exponent_bytes
 
@@ -21,15 +22,17 @@ class BlockFormat:
     """What the pool's blocks are made of.
 
     token_bytes: bytes of one token in such a block, in all layers. blocks_per_full: how many of the
-    blocks take the memory of one full-precision block; 1 where all blocks are of full precision.
+    blocks take the memory of one full block; 1 where all blocks are full ones. latents: whether
+    they hold latents.
     """
 
     token_bytes: int
     blocks_per_full: int = 1
+    latents: bool = False
 
     @property
     def shared_token_bytes(self) -> int:
-        """Bytes of a token in a full-precision block, which several sequences read."""
+        """Bytes of a token in a full block, which several sequences read."""
         return self.token_bytes * self.blocks_per_full
 
 
@@ -60,9 +63,19 @@ def block_format(
         return BlockFormat(torch.int32.itemsize)
     numbers = sum(spec.num_kv_heads * (spec.key_size + spec.value_size) for spec in layers)
     if kv_cache_dtype == "auto":
-        return BlockFormat(numbers * dtype.itemsize)
+        return _of_latents(layers, dtype) or BlockFormat(numbers * dtype.itemsize)
     scales = sum(exponent_bytes(spec.num_kv_heads) for spec in layers)
     return BlockFormat(numbers + scales, dtype.itemsize)
+
+
+def _of_latents(layers: Sequence[LayerSpec], dtype: torch.dtype) -> BlockFormat | None:
+    """The format of blocks of latents, where all layers have such: they are alike."""
+    latent = layers[0].latent
+    if latent is None:
+        return None
+    width = latent.width(layers[0].key_size, dtype)
+    token = len(layers) * width * dtype.itemsize
+    return BlockFormat(token, latents_per_token(layers[0], dtype), latents=True)
 
 
 class KVCache:
@@ -78,13 +91,17 @@ class KVCache:
         block_size: tokens of a block.
         dtype: of the full-precision blocks, which is the model's.
         device: where the cache lies.
-        blocks_per_full: more than 1 where the pool's blocks are FP8 blocks.
+        blocks_per_full: more than 1 where the pool's blocks are FP8 blocks, or of latents.
+        latents: whether they are of latents.
 
     Attributes:
         keys: for each layer [full blocks + 1, block_size, num_kv_heads, key_size].
         values: for each layer [full blocks + 1, block_size, num_kv_heads, value_size].
         fp8: for each layer the same memory as FP8 blocks (`kernels/fp8_blocks.py`), with scales
-            beside it; empty where blocks_per_full is 1.
+            beside it; empty where the pool's blocks are not such.
+        latents: for each layer the same memory as [blocks + blocks_per_full, block_size, width];
+            empty where the pool's blocks are not of latents. A token's keys and values lie side by
+            side then, so that its memory is that of whole latents.
         tokens: [blocks + blocks_per_full, block_size] int32, the outputs' tokens, where a penalty
             looks back at them.
         by_block: [blocks + blocks_per_full, numbers] for each layer and for the tokens: the same
@@ -99,6 +116,7 @@ class KVCache:
         dtype: torch.dtype,
         device: torch.device,
         blocks_per_full: int = 1,
+        latents: bool = False,
     ) -> None:
         assert num_blocks % blocks_per_full == 0
         self.block_size = block_size
@@ -106,14 +124,19 @@ class KVCache:
         self.blocks_per_full = blocks_per_full
         self.scratch_block = num_blocks
         shape = (num_blocks // blocks_per_full + 1, block_size)
-        self.keys = [
-            _zeros((*shape, spec.num_kv_heads, spec.key_size), dtype, device) for spec in layers
-        ]
-        self.values = [
-            _zeros((*shape, spec.num_kv_heads, spec.value_size), dtype, device) for spec in layers
-        ]
         self.fp8: list[FP8Blocks] = []
-        if blocks_per_full > 1:
+        self.latents: list[torch.Tensor] = []
+        if latents:
+            self._lay_out_latents(layers, shape)
+        else:
+            self.keys = [
+                _zeros((*shape, spec.num_kv_heads, spec.key_size), dtype, device) for spec in layers
+            ]
+            self.values = [
+                _zeros((*shape, spec.num_kv_heads, spec.value_size), dtype, device)
+                for spec in layers
+            ]
+        if blocks_per_full > 1 and not latents:
             self.fp8 = [self._as_fp8(*both) for both in zip(self.keys, self.values, strict=True)]
         self.tokens = _zeros((num_blocks + blocks_per_full, block_size), torch.int32, device)
         self.by_block = _as_bits([*self._own_blocks(), self.tokens])
@@ -134,10 +157,24 @@ class KVCache:
 
     def _own_blocks(self) -> list[torch.Tensor]:
         """The tensors in which samples' own blocks lie."""
+        if self.latents:
+            return self.latents
         if self.blocks_per_full == 1:
             return [*self.keys, *self.values]
         kinds = [(kv.keys, kv.values, kv.exponents) for kv in self.fp8]
         return [tensor for kind in kinds for tensor in kind]
+
+    def _lay_out_latents(self, layers: Sequence[LayerSpec], shape: tuple[int, int]) -> None:
+        self.keys, self.values = [], []
+        for spec in layers:
+            assert spec.latent is not None
+            width = spec.latent.width(spec.key_size, self.dtype)
+            memory = _zeros((*shape, self.blocks_per_full * width), self.dtype, self.device)
+            sizes = [spec.num_kv_heads * size for size in (spec.key_size, spec.value_size)]
+            keys, values, _ = memory.split([*sizes, memory.shape[2] - sum(sizes)], dim=-1)
+            self.keys.append(keys.unflatten(2, (spec.num_kv_heads, -1)))
+            self.values.append(values.unflatten(2, (spec.num_kv_heads, -1)))
+            self.latents.append(memory.view(-1, self.block_size, width))
 
     def _as_fp8(self, keys: torch.Tensor, values: torch.Tensor) -> FP8Blocks:
         blocks = len(keys) * self.blocks_per_full

@@ -193,7 +193,7 @@ class Runner:
         size = self.cache.block_size
         blocks = block_tables.gather(1, (output // size)[:, None])[:, 0]
         slots = torch.where(position >= 0, blocks * size + output % size, self._scratch_slot)
-        where = Slots(None, slots) if self.cache.fp8 else Slots(slots)
+        where = Slots(None, slots) if self.cache.blocks_per_full > 1 else Slots(slots)
         context = self.attention.decode(where, block_tables, prefix_length, position)
         every = torch.arange(count, device=self.device)
         states = None

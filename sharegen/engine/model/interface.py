@@ -76,6 +76,24 @@ class Fusing(Protocol):
         ...
 
 
+@runtime_checkable
+class Spreading(Protocol):
+    """A context that keeps the latents which keys and values are made of (`attention/`)."""
+
+    def spread(self, layer_idx: int, latent: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Make keys and values of the latents of a layer whose attention is called next.
+
+        Args:
+            latent: [T, rank]; its memory is another's afterwards.
+            weight: [heads * size, rank].
+
+        Returns:
+            [T, heads * size], of whatever numbers where the context attends to the latents
+            themselves.
+        """
+        ...
+
+
 class StateContext(Protocol):
     """What one forward's mixers need to know: which tokens are a sequence, and from which state."""
 
@@ -160,6 +178,28 @@ def _call(layer_idx: int | None) -> int:
     layer_idx = len(_called) if layer_idx is None else layer_idx
     _called.append(layer_idx)
     return layer_idx
+
+
+def spread(latent: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Make keys and values of the next layer's latents: [..., rank] -> [..., heads * size].
+
+    A model that is called by its owner, or with a stand-in for attention, multiplies by the weight.
+    """
+    if not isinstance(_current, Spreading):
+        return torch.nn.functional.linear(latent, weight)
+    made = _current.spread(len(_called), latent.reshape(-1, latent.shape[-1]), weight)
+    return made.view(*latent.shape[:-1], weight.shape[0])
+
+
+@torch.library.custom_op("sharegen::spread", mutates_args=())
+def spread_in_order(latent: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Do the same for compiled models: opaque to the compiler, as attention is."""
+    return spread(latent, weight)
+
+
+@spread_in_order.register_fake
+def _(latent: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return latent.new_empty(*latent.shape[:-1], weight.shape[0])
 
 
 def mix(hidden: torch.Tensor) -> torch.Tensor:

@@ -17,6 +17,7 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from sharegen.common.start_clock import START, WEIGHTS
 from sharegen.engine.model import interface, last_layer
+from sharegen.engine.model.attention.spreading import all_or_none, install_spreading
 from sharegen.engine.model.checkpoint import source as checkpoint
 from sharegen.engine.model.checkpoint.adapter import locate_adapter, merge_adapter, without_wrapper
 from sharegen.engine.model.checkpoint.source import Source, quiet
@@ -280,6 +281,9 @@ def _prepare(module: PreTrainedModel, name: str, fingerprint: str) -> LoadedMode
         recording, vocab_size = probe(module, name)
         module.set_attn_implementation(IMPLEMENTATION)
         install(recording.mixers, undo)
+        on_cpu = embedding_weight(module).device.type == "cpu"  # no kernel reads latents so far
+        layers = all_or_none(recording.layers, on_cpu)
+        install_spreading(recording.modules, layers, undo)
         if embedding_weight(module).device.type == "cpu":
             fill_experts(module, undo)
         for index, attention_module in enumerate(recording.modules):
@@ -290,7 +294,7 @@ def _prepare(module: PreTrainedModel, name: str, fingerprint: str) -> LoadedMode
         loaded = LoadedModel(
             model=module,
             config=module.config,
-            layers=recording.layers,
+            layers=layers,
             mixers=recording.mixers,
             eos_token_ids=_eos_token_ids(module),
             vocab_size=vocab_size,

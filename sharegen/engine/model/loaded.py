@@ -13,10 +13,10 @@ import numpy.typing as npt
 import torch
 from transformers import PreTrainedModel
 
+from sharegen.engine.model.attention.layer_spec import LayerSpec
 from sharegen.engine.model.interface import ValuesOnly, active, each_layer_once
 from sharegen.engine.model.last_layer import Wanted
 from sharegen.engine.model.lending import Lent
-from sharegen.engine.model.probe import LayerSpec
 from sharegen.engine.model.states.mixers import FreshStates, Mixer
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.engine.model.watching import Weights

@@ -18,6 +18,8 @@ import transformers
 from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
+from sharegen.engine.model.attention.latents import Spreads
+from sharegen.engine.model.attention.layer_spec import LayerSpec
 from sharegen.engine.model.interface import ValuesOnly, active, each_layer_once, own_heads
 from sharegen.engine.model.states.mixers import (
     CACHE_ARGUMENTS,
@@ -45,32 +47,6 @@ _HARMLESS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class LayerSpec:
-    """The attention of one layer, as the engine sees it.
-
-    scaling: what q . k is multiplied with. window: a query at p sees keys above p - window.
-    attention_chunk: a query at p sees keys from p // attention_chunk * attention_chunk on.
-    softcap: scores become softcap * tanh(score / softcap). has_sinks: the call carries one sink
-    logit a head.
-    """
-
-    num_heads: int
-    num_kv_heads: int
-    key_size: int
-    value_size: int
-    scaling: float
-    window: int | None = None
-    softcap: float | None = None
-    has_sinks: bool = False
-    attention_chunk: int | None = None
-
-    @property
-    def sizes(self) -> tuple[int, int, int, int]:
-        """Query heads, heads of keys and values, and the numbers that a key and a value have."""
-        return self.num_heads, self.num_kv_heads, self.key_size, self.value_size
-
-
 @dataclass(eq=False)
 class _Mask:
     """A mask that the model asked for: what it means, and the tensor by which we know it again."""
@@ -93,6 +69,7 @@ class Recording:
     layers: list[LayerSpec] = field(default_factory=list)
     masks: list[_Mask] = field(default_factory=list)
     mixers: list[Mixer] = field(default_factory=list)
+    spreads: Spreads = field(default_factory=Spreads)
     problem: str | None = None
 
     def note_mask(self, mask_function: Callable[..., Any], **kwargs: Any) -> torch.Tensor:
@@ -137,6 +114,7 @@ class Recording:
             window=int(window) if window is not None else None,
             softcap=float(softcap) if softcap else None,
             has_sinks=sinks is not None,
+            latent=self.spreads.of(module, q, k, v),
         )
         self.layers.append(self._with_mask(layer, attention_mask))
         self.modules.append(module)
@@ -347,7 +325,8 @@ def _record(
     _recording = recording = Recording()
     try:
         once = each_layer_once(0, len(mixers))  # attention does not come through the interface here
-        with torch.no_grad(), active(ValuesOnly(), FreshStates(mixers, 1)), once:
+        watched = recording.spreads.watch(model)
+        with torch.no_grad(), active(ValuesOnly(), FreshStates(mixers, 1)), once, watched:
             logits = model(**inputs, **(cache or {"use_cache": False})).logits[0]
     except (RuntimeError, ValueError, TypeError, KeyError, AttributeError, IndexError,
             NotImplementedError) as error:  # fmt: skip

@@ -10,11 +10,12 @@ from __future__ import annotations
 import torch
 from transformers import PreTrainedModel
 
+from sharegen.engine.model.attention.layer_spec import LayerSpec
 from sharegen.engine.model.checkpoint.source import quiet
 from sharegen.engine.model.fp8.products import E4M3
 from sharegen.engine.model.interface import active
 from sharegen.engine.model.loaded import LoadedModel
-from sharegen.engine.model.probe import LayerSpec, check_numbers, refusal
+from sharegen.engine.model.probe import check_numbers, refusal
 from sharegen.engine.model.states.mixers import WholeSequences, as_they_were
 
 # fmt: off

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from sharegen.engine.model.attention.layer_spec import LayerSpec
 from sharegen.engine.model.loaded import LoadedModel
-from sharegen.engine.model.probe import LayerSpec
 
 
 @dataclass

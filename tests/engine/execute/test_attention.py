@@ -11,6 +11,7 @@ import torch
 from sharegen.engine.execute.attention import ReferenceAttention, attention_for
 from sharegen.engine.execute.back_end import Slots
 from sharegen.engine.execute.kv_cache import KVCache
+from sharegen.engine.model.attention.layer_spec import LayerSpec
 from sharegen.engine.model.interface import (
     active,
     attend,
@@ -20,7 +21,6 @@ from sharegen.engine.model.interface import (
     each_layer_once,
 )
 from sharegen.engine.model.load import load_model
-from sharegen.engine.model.probe import LayerSpec
 from sharegen.errors import UsageError
 from sharegen.kernels.layout import SharedLayout
 from tests.engine.jobs import loaded

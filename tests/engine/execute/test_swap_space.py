@@ -10,7 +10,7 @@ from sharegen.engine.core.batch import Swaps
 from sharegen.engine.execute import swap_space
 from sharegen.engine.execute.kv_cache import KVCache
 from sharegen.engine.execute.swap_space import SwapSpace, open_swap_space
-from sharegen.engine.model.probe import LayerSpec
+from sharegen.engine.model.attention.layer_spec import LayerSpec
 
 LAYERS = [LayerSpec(2, 2, 8, 4, 1.0), LayerSpec(1, 1, 16, 16, 1.0)]
 CPU = torch.device("cpu")

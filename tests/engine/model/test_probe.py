@@ -7,8 +7,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
+from sharegen.engine.model.attention.layer_spec import LayerSpec
 from sharegen.engine.model.load import load_model
-from sharegen.engine.model.probe import LayerSpec
 from sharegen.errors import ModelError
 from tests.engine.tiny_models import REFUSED, make_tiny, tiny_config
 

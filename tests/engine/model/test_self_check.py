@@ -8,8 +8,8 @@ from transformers import LlamaForCausalLM
 
 import sharegen.engine.model.load as engine_model
 from sharegen.engine.model import interface
+from sharegen.engine.model.attention.layer_spec import LayerSpec
 from sharegen.engine.model.load import load_model
-from sharegen.engine.model.probe import LayerSpec
 from sharegen.engine.model.self_check import DenseContext, self_check
 from sharegen.errors import ModelError, UsageError
 from tests.engine.tiny_models import make_tiny, tiny_config

@@ -16,7 +16,8 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from sharegen.engine.model.probe import LayerSpec, Recording
+from sharegen.engine.model.attention.layer_spec import LayerSpec
+from sharegen.engine.model.probe import Recording
 from sharegen.engine.model.tensor_parallel.ranks import share
 from sharegen.errors import ModelError
 
