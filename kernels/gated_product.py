@@ -34,7 +34,7 @@ _ROWS, _COLUMNS, _DEPTH = 128, 128, 64  # of a tile: of the result, and of the n
 _STAGES = 3
 _GROUP = 8  # tiles of rows, which stay in the cache while all columns go by
 _ALIGNMENT = 16  # bytes
-_LEAST_ROWS = 512  # from which on it was faster for all widths tried
+LEAST_ROWS = 512  # from which on it was faster for all widths tried
 _BLOCK = 1024  # numbers of a program where the activation is a kernel of its own
 
 # Registers of a thread: of all when the kernel begins, and of those that multiply, which take over
@@ -219,7 +219,7 @@ def gated_product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     The products are rounded before the activation, and their product after it, as in model code
     that is compiled.
     """
-    if len(x) < _LEAST_ROWS:
+    if len(x) < LEAST_ROWS:
         return gated(torch.nn.functional.linear(x, weight))
     count, size = x.shape
     width = len(weight) // 2

@@ -66,14 +66,20 @@ def _product_kernel(
     tl.store(out_ptr + where, acc.to(out_ptr.dtype.element_ty), mask=real)
 
 
-def suits(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Whether the copy engine can read both; x: [T, K], weight: [N, K]."""
-    return (
-        x.dtype == weight.dtype
-        and x.dtype.is_floating_point
-        and weight.is_contiguous()
-        and weight.shape[1] * weight.dtype.itemsize % _ALIGNMENT == 0
-    )
+def tiles_for(rows: int, size: int, dtype: torch.dtype) -> list[Tile]:
+    """The tiles that may be best for so many rows of `size` numbers; none where these do not lie as
+    the copy engine reads them.
+    """
+    if size * dtype.itemsize % _ALIGNMENT or dtype.itemsize > 2:
+        return []
+    if rows <= 32:
+        lines = max(16, triton.next_power_of_2(rows))
+        return [Tile(lines, 64, 256, 4, True), Tile(lines, 64, 128, 8, True)]
+    if rows <= 64:
+        return [Tile(64, 32, 128, 8, False), Tile(64, 16, 128, 8, False)]
+    if rows <= 128:
+        return [Tile(128, 32, 128, 5, False, 8), Tile(64, 64, 128, 6, False)]
+    return [Tile(128, 64, 64, 8, False, 8), Tile(64, 128, 64, 8, False)]
 
 
 def unsplit_product(

@@ -31,6 +31,7 @@ from sharegen.kernels import (
     penalise,
     segments,
     shared_hopper,
+    unsplit_product,
 )
 from sharegen.kernels.attention_plan import AttentionPlan
 from sharegen.kernels.cost import Decided
@@ -133,6 +134,14 @@ def gate() -> None:
     gated_product.gated(x)
 
 
+def unsplit(dtype: torch.dtype = torch.bfloat16) -> None:
+    """Multiplies few rows in every tile that may be tried."""
+    weight = torch.zeros(512, 256, dtype=dtype)
+    for rows in (8, 64, 128, 256):
+        for tile in unsplit_product.tiles_for(rows, 256, dtype):
+            unsplit_product.unsplit_product(weight[:rows], weight, weight[:, 0], tile)
+
+
 def sampling(dtype: torch.dtype = torch.bfloat16) -> None:
     """Calls what a step does behind the model, and the sum of two ranks before."""
     rows, vocabulary = 4, 50_000
@@ -171,6 +180,7 @@ CASES: dict[str, Callable[[], None]] = {
     "states": states,
     "many rows": many_rows,
     "gate": gate,
+    "unsplit": unsplit,
     "between": between,
     "prefill": prefill,
     "fp8 into rows": lambda: decode(replace(CASE, fp8=True), rows=True),

@@ -114,8 +114,10 @@ class Runner:
             self._room.for_prefill(count)
         if self._swap_space is not None:
             self._swap_space.begin(batch.swaps)
-        # On a CPU rows are padded, so that their arithmetic is that of any other batch.
-        least = self.padded(count) if self.device.type == "cpu" else _LEAST_COMPILED
+        # On a CPU rows are padded, so that their arithmetic is that of any other batch; on a GPU,
+        # where that is asked for, to numbers for which products were tried.
+        is_steady = self.device.type == "cpu" or self.model.steady
+        least = self.padded(count) if is_steady else _LEAST_COMPILED
         padding = max(0, least - count)
         if self._agreement is not None:
             self._agreement.check(batch=batch)
@@ -201,7 +203,8 @@ class Runner:
             in_place = features.top_logprobs < 0
             states = self.states.of_step(position, output, in_place)
         with active(context, states):
-            logits = self.model.forward(self.tokens[rows], position.clamp(min=0).long(), every)
+            at = position.clamp(min=0).long()
+            logits = self.model.forward(self.tokens[rows], at, every, every=True)
         if self.states is not None and states is not None:
             states.end()
             self.states.advance(position)

@@ -62,6 +62,7 @@ class LoadedModel:
     weights: whether they are what they were, as somebody may ask who kept what they computed.
     wanted: where the last layer may be computed for some rows alone, who tells it for which.
     lent: what is ours on a module that belongs to somebody else.
+    steady: whether a row's bits are not to depend on the others of a forward.
     """
 
     model: PreTrainedModel
@@ -78,6 +79,7 @@ class LoadedModel:
     ranks: Ranks | None = None
     wanted: Wanted | None = None
     lent: Lent | None = None
+    steady: bool = False
 
     def __post_init__(self) -> None:
         self.weights = Weights(self.model)
@@ -162,13 +164,18 @@ class LoadedModel:
             raise RequestError(f"{length} tokens are too many for this model: {reason}")
 
     def forward(
-        self, input_ids: torch.Tensor, position_ids: torch.Tensor, logit_rows: torch.Tensor
+        self,
+        input_ids: torch.Tensor,
+        position_ids: torch.Tensor,
+        logit_rows: torch.Tensor,
+        every: bool = False,
     ) -> torch.Tensor:
         """Run the model on the tokens of a batch.
 
         Args:
             input_ids, position_ids: [T].
             logit_rows: [R], the rows of T whose logits are wanted.
+            every: whether these are all rows, one after another, as in decoding.
 
         Returns:
             [R, vocab_size].
@@ -184,7 +191,7 @@ class LoadedModel:
             self.ranks.begin()
         with self.ours(), each_layer_once(len(self.layers), len(self.mixers)):
             few = 2 * len(logit_rows) <= len(input_ids)  # of more the layer is run twice for little
-            if self.wanted is not None and few:
+            if self.wanted is not None and not every and (few or self.steady):
                 with self.wanted.only(logit_rows):
                     return self.model(**inputs).logits[0]
             if self._takes_rows:
@@ -208,6 +215,7 @@ class LoadedModel:
                 index % self.vocab_size,
                 index % self.context_length,
                 tokens - 1 - torch.arange(rows, device=self.device) % tokens,
+                every=tokens == rows,
             )
 
     def ours(self) -> AbstractContextManager[None]:

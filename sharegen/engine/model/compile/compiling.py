@@ -22,6 +22,7 @@ from sharegen.engine.model.last_layer import Wanted
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.states.in_place import changing, in_place, no_changes
 from sharegen.engine.model.states.mixers import Mixer, States, keys_in_place
+from sharegen.engine.model.steady.holding import hold_products
 from sharegen.engine.model.summary import Optimised
 from sharegen.engine.model.tensor_parallel.ranks import alone
 
@@ -32,7 +33,7 @@ _MIXER_OPTIONS: dict[str, Any] = {"combo_kernels": True}  # small kernels side b
 _PER_MODULE = 4  # compilations of one kind at most; every layer may be a kind of its own
 
 
-def optimise(model: LoadedModel) -> Optimised:
+def optimise(model: LoadedModel, steady_rows: Sequence[int] = ()) -> Optimised:
     """Fuse projections and compile the decoder layers, with a dynamic number of tokens.
 
     Layers are compiled in stacks of a few where the model hands on what each of them returns. Norms
@@ -43,6 +44,9 @@ def optimise(model: LoadedModel) -> Optimised:
     does not, and so do norms and mixers, beside layers that compile. The last layer is compiled
     once more, for the rows whose logits are wanted (`last_layer.py`). All is undone when the model
     is released. Returns what came of it.
+
+    steady_rows: the numbers of rows that forwards will have, where a row's bits are not to depend
+    on the others (`steady/`); none where they may.
     """
     done = Optimised()
     layers = decoder_layers(model)
@@ -52,9 +56,13 @@ def optimise(model: LoadedModel) -> Optimised:
         warnings.warn("the model runs uncompiled: no layer of it is of transformers' own kind",
                       stacklevel=2)  # fmt: skip
     replaced = fuse_projections(model.model)
+    if steady_rows:
+        hold_products(model, steady_rows)
     found, reason = _compile_layers(model, layers)
     if reason is not None:
         unfuse(replaced)
+        if steady_rows:
+            hold_products(model, steady_rows)  # those that were fused
         warnings.warn(f"the model runs uncompiled: {reason:.200}", stacklevel=2)
         skip_unwanted_rows(model)
         done.left.append(f"the whole model: {reason:.200}")
@@ -123,7 +131,7 @@ def _compile_steps(model: LoadedModel) -> str | None:
     size: int = model.model.config.get_text_config().hidden_size
     with ExitStack() as undo:
         for mixer in mixers:
-            mixer.compiled = _compiled(mixer)
+            mixer.compiled = _compiled(mixer, _steady_options() if model.steady else {})
             undo.callback(setattr, mixer, "compiled", None)
         try:
             with torch.inference_mode():  # as a job's steps run, which are other tensors
@@ -137,8 +145,9 @@ def _compile_steps(model: LoadedModel) -> str | None:
     return None
 
 
-def _compiled(mixer: Mixer) -> Callable[..., Any]:
-    run = torch.compile(mixer.forward, dynamic=True, fullgraph=True, options=_MIXER_OPTIONS)
+def _compiled(mixer: Mixer, more: dict[str, Any]) -> Callable[..., Any]:
+    options = _MIXER_OPTIONS | more
+    run = torch.compile(mixer.forward, dynamic=True, fullgraph=True, options=options)
     norms = list(_norms(mixer.module))
 
     def step(*args: Any, **kwargs: Any) -> Any:
@@ -193,6 +202,8 @@ def _compile(model: LoadedModel, modules: Sequence[nn.Module]) -> str | None:
     # bit: no rank may time tiles of a reduction and choose others than the next.
     options: dict[str, Any] = {"pre_grad_custom_pass": GraphPasses()}
     reductions = whole_rows()
+    if model.steady:
+        options |= _steady_options()
     if model.ranks is not None:
         options = {"deterministic": True, "post_grad_custom_post_pass": SumsOntoResiduals()}
         reductions = nullcontext()
@@ -207,6 +218,11 @@ def _compile(model: LoadedModel, modules: Sequence[nn.Module]) -> str | None:
     else:
         _undo(modules)
     return reason
+
+
+def _steady_options() -> dict[str, Any]:
+    """For one kernel of a reduction, which another process does not time and choose otherwise."""
+    return {"deterministic": True, "pre_grad_custom_pass": GraphPasses(steady=True)}
 
 
 def _failure(model: LoadedModel) -> str | None:

@@ -1,0 +1,92 @@
+"""Has a model's linear layers computed by the operator whose rows do not depend on others.
+
+Compiled code gets it in the compiler's graph, after the passes that look for linear layers
+(`compile/graph_passes.py`). What runs uncompiled gets it here: modules that are linear layers, and
+those that call `linear` with a weight of their own, as the routers of experts do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from sharegen.engine.model.loaded import LoadedModel
+from sharegen.engine.model.steady.products import steady_for, steady_product
+
+_LINEAR = torch.nn.functional.linear
+
+
+class _Steadily(TorchFunctionMode):
+    """Inside, `linear` is the operator."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is _LINEAR:
+            return _held(*args, **kwargs)
+        return func(*args, **kwargs)
+
+
+def _held(
+    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    with torch._C.DisableTorchFunction():
+        out: torch.Tensor = steady_product(input, weight, bias)
+    return out
+
+
+def hold_products(model: LoadedModel, rows: Sequence[int]) -> None:
+    """Let its linear layers be computed so until it is released, for these numbers of rows.
+
+    It is done after projections are fused, and before anything is compiled.
+    """
+    steady_for(rows)
+    held = [module for module in model.model.modules() if _multiplies(module)]
+    for module in held:
+        module.__class__ = _steady_kind(type(module))
+    model.steady = True
+    model.on_release(_let_go, held)
+
+
+def _let_go(held: Sequence[nn.Module]) -> None:
+    for module in held:
+        module.__class__ = type(module).__mro__[1]
+
+
+def _multiplies(module: nn.Module) -> bool:
+    """Whether its own forward calls `linear`."""
+    forward = getattr(type(module).forward, "__code__", None)
+    own = any(parameter.dim() == 2 for parameter in module.parameters(recurse=False))
+    return own and forward is not None and "linear" in forward.co_names
+
+
+@cache
+def _steady_kind(kind: type[nn.Module]) -> type[nn.Module]:
+    """The same kind of module, whose products are the operator's where it runs uncompiled."""
+
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return kind.forward(self, *args, **kwargs)
+        with _Steadily():
+            return kind.forward(self, *args, **kwargs)
+
+    names = {"forward": forward, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    return type(kind.__name__, (kind,), names)
+
+
+def not_held(model: nn.Module) -> Iterator[str]:
+    """The kinds of modules with matrices that are multiplied in some other way, each once."""
+    seen = set()
+    for module in model.modules():
+        kind = type(module)
+        own = [p for p in module.parameters(recurse=False) if p.dim() == 2 and min(p.shape) > 1]
+        held = _multiplies(module) or isinstance(module, nn.Embedding)
+        if own and not held and kind not in seen:
+            seen.add(kind)
+            yield kind.__name__

@@ -1,0 +1,83 @@
+"""The operator of a linear layer whose rows have the same bits, however many there are.
+
+What it does for a shape is found out when the shape is first met (`trial.py`), for the numbers of
+rows that the engine runs. It is an operator of its own, so that compiled code and captured graphs
+take it as it is.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from importlib.util import find_spec
+
+import torch
+
+from sharegen.engine.model.steady.trial import try_ways
+from sharegen.engine.model.steady.ways import Multiply, ProductShape, Ways
+
+_CALLS, _REPEATS = 4, 5
+
+_sizes: tuple[int, ...] = ()
+_tried: dict[ProductShape, Ways] = {}
+
+
+def steady_for(sizes: Sequence[int]) -> None:
+    """Let products be tried for these numbers of rows, too."""
+    global _sizes
+    if not set(sizes) <= set(_sizes):
+        _sizes = tuple(sorted({*_sizes, *sizes}))
+        _tried.clear()
+
+
+def tried() -> dict[ProductShape, Ways]:
+    """What has been tried in this process so far."""
+    return dict(_tried)
+
+
+def ways_of(weight: torch.Tensor, bias: torch.Tensor | None) -> Ways:
+    """The ways of a layer of such a weight [N, K], which are tried now if they were not before."""
+    width, size = weight.shape
+    shape = ProductShape(size, width, weight.dtype, bias is not None, weight.device)
+    if shape not in _tried:
+        _tried[shape] = try_ways(shape, _sizes, lambda rows: _kernels(shape, rows), _microseconds)
+    return _tried[shape]
+
+
+@torch.library.custom_op("sharegen::steady_product", mutates_args=())
+def steady_product(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return x @ weight.T + bias [..., N]; x: [..., K], weight: [N, K], bias: [N]."""
+    rows = x.flatten(0, -2)
+    out = ways_of(weight, bias).multiply(rows, weight, bias)
+    return out.view(*x.shape[:-1], len(weight))
+
+
+@steady_product.register_fake
+def _(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    return x.new_empty(*x.shape[:-1], weight.shape[0])
+
+
+def _kernels(shape: ProductShape, rows: int) -> Iterable[Multiply]:
+    if shape.device.type != "cuda" or find_spec("triton") is None:
+        return []
+    from sharegen.kernels.unsplit_product import tiles_for, unsplit_product
+
+    tiles = tiles_for(rows, shape.size, shape.dtype)
+    return [partial(unsplit_product, tile=tile) for tile in tiles]
+
+
+def _microseconds(call: Callable[[], object]) -> float:
+    """How long a call takes the GPU, in the midst of others."""
+    times = []
+    for _ in range(_REPEATS):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(_CALLS):
+            call()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) * 1000 / _CALLS)
+    return statistics.median(times)

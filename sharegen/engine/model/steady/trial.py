@@ -1,0 +1,117 @@
+"""Which way of multiplying gives a row the same bits, however many rows there are: tried out.
+
+A library chooses by the shape of a product how it goes about it, and where rows are few it may
+split the sums. Nobody says when: so each number of rows is tried with random numbers, and the bits
+are compared. In the same way it is seen whether the place of a row among the others matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch.nn.functional import linear
+
+from sharegen.engine.model.steady.ways import Multiply, ProductShape, Way, Ways
+
+_LINES = 97  # different rows, which come again and again: no tile has a multiple of so many
+_MOST_BYTES = 1 << 29  # of a result
+_LARGER = 2  # numbers of rows that the library may be given instead of fewer
+
+Kernels = Callable[[int], Iterable[Multiply]]
+Timer = Callable[[Callable[[], object]], float]
+
+
+def try_ways(
+    shape: ProductShape,
+    sizes: Sequence[int],
+    kernels: Kernels,
+    timer: Timer,
+    library: Multiply = linear,
+) -> Ways:
+    """Choose a way for each number of rows, so that a row has the same bits with all of them.
+
+    The bits are those that the library gives for most numbers of rows. Where it gives others, a
+    kernel is taken that gives these, or a larger number of rows: whichever is fastest.
+
+    Args:
+        sizes: numbers of rows, in rising order. Those whose results would take too much memory are
+            left out, but for the first.
+        kernels: other ways that are worth a trial for a number of rows.
+        timer: says how long a call takes.
+        library: what there is to multiply with.
+    """
+    most = max(1, _MOST_BYTES // (shape.width * shape.dtype.itemsize))
+    sizes = [size for size in sizes if size <= most] or list(sizes[:1])
+    product = _Product(shape, sizes[-1])
+    found = {size: product.bits(Way(library, size), size) for size in sizes}
+    expected = _most_frequent([bits for bits in found.values() if bits is not None], sizes[-1])
+    if expected is None:  # the place of a row matters to the library: ours is to have the word
+        ours = next(iter(kernels(sizes[-1])), None)
+        expected = None if ours is None else product.bits(Way(ours), sizes[-1])
+    same = [size for size, bits in found.items() if _agree(bits, expected)]
+    by_rows: dict[int, Way] = {}
+    differing = []
+    for size in sizes:
+        if size in same:
+            by_rows[size] = Way(library, size)
+            continue
+        others = [Way(kernel) for kernel in kernels(size)]
+        others += [Way(library, more) for more in same if more > size][:_LARGER]
+        equal = [way for way in others if _agree(product.bits(way, size), expected)]
+        if not equal:
+            differing.append(size)
+        by_rows[size] = product.fastest(equal or [Way(library, size)], size, timer)
+    return Ways(by_rows, tuple(differing))
+
+
+class _Product:
+    """One product of random numbers, of as many rows as one likes up to `most`."""
+
+    def __init__(self, shape: ProductShape, most: int) -> None:
+        generator = torch.Generator(shape.device).manual_seed(0)
+
+        def drawn(*sizes: int) -> torch.Tensor:
+            how = {"generator": generator, "device": shape.device, "dtype": shape.dtype}
+            return torch.randn(*sizes, **how)  # type: ignore[call-overload,no-any-return]
+
+        self._which = torch.arange(most, device=shape.device) % _LINES
+        self._x = drawn(_LINES, shape.size)[self._which]
+        self._weight = drawn(shape.width, shape.size).mul_(shape.size**-0.5)
+        self._bias = drawn(shape.width) if shape.has_bias else None
+
+    def bits(self, way: Way, size: int) -> torch.Tensor | None:
+        """The results of the different rows among `size`; None where their place matters."""
+        out = self._times(way, size)
+        is_steady = torch.equal(out[_LINES:], out[self._which[_LINES:size]])
+        return out[:_LINES].clone() if is_steady else None
+
+    def fastest(self, ways: Sequence[Way], size: int, timer: Timer) -> Way:
+        if len(ways) == 1:
+            return ways[0]
+        return min(ways, key=lambda way: timer(lambda: self._times(way, size)))
+
+    def _times(self, way: Way, size: int) -> torch.Tensor:
+        return way(self._x[:size], self._weight, self._bias)
+
+
+def _agree(bits: torch.Tensor | None, expected: torch.Tensor | None) -> bool:
+    """Whether both are the same as far as both go."""
+    if bits is None or expected is None:
+        return False
+    count = min(len(bits), len(expected))
+    return torch.equal(bits[:count], expected[:count])
+
+
+def _most_frequent(found: Iterable[torch.Tensor], most: int) -> torch.Tensor | None:
+    """Of results of all different rows, those of the largest size that most of them agree with."""
+    kinds: list[tuple[torch.Tensor, list[int]]] = []
+    for bits in found:
+        if len(bits) < min(most, _LINES):
+            continue
+        counts = next((counts for kind, counts in kinds if torch.equal(kind, bits)), None)
+        if counts is None:
+            kinds.append((bits, [1]))
+        else:
+            counts[0] += 1
+    return max(reversed(kinds), key=lambda kind: kind[1][0])[0] if kinds else None

@@ -1,0 +1,76 @@
+"""The ways in which a linear layer may be computed, and which of them serves a number of rows."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch.nn.functional import linear, pad
+
+
+@dataclass(frozen=True)
+class ProductShape:
+    """A linear layer of `size` inputs and `width` outputs, on one device."""
+
+    size: int
+    width: int
+    dtype: torch.dtype
+    has_bias: bool
+    device: torch.device
+
+    def __str__(self) -> str:
+        kind = str(self.dtype).removeprefix("torch.")
+        return f"{self.size} -> {self.width} in {kind}{' with a bias' if self.has_bias else ''}"
+
+
+Multiply = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
+"""Returns x @ weight.T + bias [T, N]; x: [T, K], weight: [N, K], bias: [N] or None."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to multiply.
+
+    Args:
+        multiply: what does it.
+        rows: how many rows it is done with, the further ones being zeros; None for as they come.
+    """
+
+    multiply: Multiply = linear
+    rows: int | None = None
+
+    def __call__(
+        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        if self.rows is None or self.rows == len(x):
+            return self.multiply(x, weight, bias)
+        padded = pad(x, (0, 0, 0, self.rows - len(x)))
+        return self.multiply(padded, weight, bias)[: len(x)]
+
+
+@dataclass(frozen=True)
+class Ways:
+    """Which way serves how many rows.
+
+    Args:
+        by_rows: by the numbers of rows that were tried, in rising order.
+        differing: those for which no way gave the bits of the others.
+    """
+
+    by_rows: dict[int, Way]
+    differing: tuple[int, ...] = ()
+    _sizes: Sequence[int] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_sizes", tuple(self.by_rows))
+
+    def multiply(
+        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Multiply as for the next number of rows that was tried; more than these part by part."""
+        most = self._sizes[-1]
+        if len(x) > most:
+            return torch.cat([self.multiply(part, weight, bias) for part in x.split(most)])
+        return self.by_rows[self._sizes[bisect_left(self._sizes, len(x))]](x, weight, bias)
