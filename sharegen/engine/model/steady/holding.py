@@ -49,7 +49,7 @@ def hold_products(model: LoadedModel, rows: Sequence[int]) -> None:
     steady_for(rows)
     held = [module for module in model.model.modules() if _multiplies(module)]
     for module in held:
-        module.__class__ = _steady_kind(type(module))
+        module.__class__ = _steady_kind(type(module))  # type: ignore[arg-type]
     model.steady = True
     model.on_release(_let_go, held)
 
