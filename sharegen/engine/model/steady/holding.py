@@ -7,8 +7,7 @@ those that call `linear` with a weight of their own, as the routers of experts d
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.steady.products import steady_for, steady_product
 
 _LINEAR = torch.nn.functional.linear
+_HELD = "sharegen_held"
 
 
 class _Steadily(TorchFunctionMode):
@@ -47,16 +47,18 @@ def hold_products(model: LoadedModel, rows: Sequence[int]) -> None:
     It is done after projections are fused, and before anything is compiled.
     """
     steady_for(rows)
-    held = [module for module in model.model.modules() if _multiplies(module)]
-    for module in held:
-        module.__class__ = _steady_kind(type(module))  # type: ignore[arg-type]
+    for module in model.model.modules():
+        if _multiplies(module) and not hasattr(module.forward, _HELD):
+            before = vars(module).get("forward")
+            module.forward = _steadily(module.forward)
+            model.on_release(_let_go, module, before)
     model.steady = True
-    model.on_release(_let_go, held)
 
 
-def _let_go(held: Sequence[nn.Module]) -> None:
-    for module in held:
-        module.__class__ = type(module).__mro__[1]
+def _let_go(module: nn.Module, before: Any) -> None:
+    del module.forward
+    if before is not None:
+        module.forward = before
 
 
 def _multiplies(module: nn.Module) -> bool:
@@ -66,18 +68,17 @@ def _multiplies(module: nn.Module) -> bool:
     return own and forward is not None and "linear" in forward.co_names
 
 
-@cache
-def _steady_kind(kind: type[nn.Module]) -> type[nn.Module]:
-    """The same kind of module, whose products are the operator's where it runs uncompiled."""
+def _steadily(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """The same forward, whose products are the operator's where it runs uncompiled."""
 
-    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def steady(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
-            return kind.forward(self, *args, **kwargs)
+            return forward(*args, **kwargs)
         with _Steadily():
-            return kind.forward(self, *args, **kwargs)
+            return forward(*args, **kwargs)
 
-    names = {"forward": forward, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    return type(kind.__name__, (kind,), names)
+    setattr(steady, _HELD, True)
+    return steady
 
 
 def not_held(model: nn.Module) -> Iterator[str]:

@@ -44,7 +44,9 @@ class Layer(nn.Module):
 def model() -> Iterator[LoadedModel]:
     config = LlamaConfig(vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
                          num_attention_heads=4, num_key_value_heads=2)  # fmt: skip
-    loaded = load_model(LlamaForCausalLM(config))
+    module = LlamaForCausalLM(config)
+    module.extra = Layer()
+    loaded = load_model(module)
     yield loaded
     loaded.release()
 
@@ -67,23 +69,38 @@ def test_every_linear_layer_of_a_model_until_it_is_released(
     model: LoadedModel, multiplied: list[torch.Size]
 ) -> None:
     expected = model.trial_forward(8, 8)
-    fuse_projections(model.model)
-    hold_products(model, (8, 64))
+    with model.changing():
+        fuse_projections(model.model)
+        hold_products(model, (8, 64))
     assert model.steady
     torch.testing.assert_close(model.trial_forward(8, 8), expected)
     a_layer = [(64, 32), (32, 32), (96, 32), (32, 48)]
     assert multiplied == [torch.Size(shape) for shape in [*a_layer, *a_layer, (64, 32)]]
-    assert type(model.model.lm_head) is not nn.Linear and isinstance(model.model.lm_head, nn.Linear)
+    with model.ours():
+        assert "forward" in vars(model.model.lm_head)
     model.release()
-    assert type(model.model.lm_head) is nn.Linear
+    assert "forward" not in vars(model.model.lm_head)
+
+
+def test_a_module_that_is_lent_has_its_own_products_outside_of_our_forwards(
+    model: LoadedModel, multiplied: list[torch.Size]
+) -> None:
+    with model.changing():
+        hold_products(model, (8,))
+    x = torch.randn(3, 32, requires_grad=True)
+    model.model.lm_head(x).sum().backward()
+    assert x.grad is not None and not multiplied
+    model.trial_forward(4, 4)
+    assert len(multiplied) == 2 * 7 + 1
 
 
 def test_a_router_s_own_weight(multiplied: list[torch.Size], model: LoadedModel) -> None:
-    model.model.extra = Layer()
     x = torch.randn(5, 32)
     expected = model.model.extra(x)
-    hold_products(model, (8,))
-    torch.testing.assert_close(model.model.extra(x), expected)
+    with model.changing():
+        hold_products(model, (8,))
+    with model.ours():
+        torch.testing.assert_close(model.model.extra(x), expected)
     assert multiplied == [torch.Size((32, 32)), torch.Size((8, 32))]
 
 
@@ -97,7 +114,7 @@ def test_what_multiplies_in_another_way_is_named(model: LoadedModel) -> None:
             return x @ self.weight.T
 
     assert not list(not_held(model.model))
-    model.model.extra = nn.ModuleList([Other(), Other()])
+    model.model.others = nn.ModuleList([Other(), Other()])
     assert list(not_held(model.model)) == ["Other"]
 
 
