@@ -6,6 +6,7 @@ It is handed batches, which are data, and knows no request.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -23,7 +24,7 @@ from sharegen.engine.execute.graphs import StepGraphs
 from sharegen.engine.execute.headroom import kv_cache_memory
 from sharegen.engine.execute.kv_cache import KVCache, block_format, check_kv_cache_dtype
 from sharegen.engine.execute.memory import blocks_in, slots_in
-from sharegen.engine.execute.padding import graph_rows, padded_rows
+from sharegen.engine.execute.padding import all_sizes, graph_rows, padded_rows, steady_rows
 from sharegen.engine.execute.process import best_threads
 from sharegen.engine.execute.room import Room
 from sharegen.engine.execute.runner import Runner
@@ -31,6 +32,7 @@ from sharegen.engine.execute.states import StatePool, step_kernels
 from sharegen.engine.execute.swap_space import SwapSpace, open_swap_space
 from sharegen.engine.model.compile.wanted_rows import skip_unwanted_rows
 from sharegen.engine.model.loaded import LoadedModel
+from sharegen.engine.model.steady.holding import hold_products
 from sharegen.engine.model.summary import Optimised, summary
 from sharegen.kernels.cost import CostModel
 
@@ -106,7 +108,8 @@ class Prepared:
         self.model = model
         self.tokenizer = tokenizer
         on_gpu = model.device.type == "cuda"
-        self.padded = graph_rows if on_gpu else padded_rows
+        of_gpu = steady_rows if config.deterministic else graph_rows
+        self.padded = of_gpu if on_gpu else padded_rows
         self.max_sequences = config.max_sequences or MAX_SEQUENCES[model.device.type]
         self.chunk_tokens = config.prefill_tokens or (8192 if on_gpu else 512)
         check_kv_cache_dtype(config.kv_cache_dtype, model.device)
@@ -115,7 +118,9 @@ class Prepared:
             check_deterministic(model)
         blocks = block_format(model.layers, model.dtype, config.kv_cache_dtype)
         with model.changing():
-            optimised = _made_fast(model, config)
+            most = max(self.max_sequences, self.chunk_tokens)
+            held = all_sizes(self.padded, most) if config.deterministic and on_gpu else ()
+            optimised = _made_fast(model, config, held)
             said = summary(model, optimised) if config.show_model else ()
         for line in said:
             warnings.warn(line, stacklevel=3)
@@ -196,8 +201,12 @@ class Prepared:
         )
 
 
-def _made_fast(model: LoadedModel, config: EngineConfig) -> Optimised:
-    """Fuse and compile what a GPU is to run, and leave out rows that nobody wants."""
+def _made_fast(model: LoadedModel, config: EngineConfig, steady_rows: Sequence[int]) -> Optimised:
+    """Fuse and compile what a GPU is to run, and leave out rows that nobody wants.
+
+    steady_rows: the numbers of rows with which a row's bits are to be the same; none where they may
+    differ.
+    """
     on_gpu = model.device.type == "cuda"
     if on_gpu and config.compile and not config.enforce_eager:
         # Here, for with it comes torch's compiler: a second, and for GPUs alone.
@@ -207,8 +216,11 @@ def _made_fast(model: LoadedModel, config: EngineConfig) -> Optimised:
             keep_compiled_code(torch.cuda.get_device_name(model.device))
             from sharegen.engine.model.compile.compiling import optimise
 
-            return optimise(model)
+            return optimise(model, steady_rows)
     skip_unwanted_rows(model)
+    if steady_rows:
+        hold_products(model, steady_rows)
+        model.trial_forward(2, 2)  # products are tried now, not when memory is measured
     why = "compiling is turned off" if on_gpu else "a CPU runs the model's own code"
     return Optimised(left=[f"the whole model: {why}"])
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+_LEAST_STEADY = 16  # on a GPU, where torch cuts fewer rows' sums into other parts
 _LEAST_ROWS = 32  # of a few rows, or an odd end, products and vectors round otherwise
 
 
@@ -16,3 +19,18 @@ def graph_rows(count: int) -> int:
         return max(8, 1 << (count - 1).bit_length())
     step = 64 if count <= 512 else 128
     return -(-count // step) * step
+
+
+def steady_rows(count: int) -> int:
+    """How many rows, or tokens of prompts, a batch is run with on a GPU where a row's bits are not
+    to depend on the others.
+    """
+    return max(_LEAST_STEADY, graph_rows(count))
+
+
+def all_sizes(padded: Callable[[int], int], most: int) -> tuple[int, ...]:
+    """All numbers of rows that batches of up to `most` are run with."""
+    found = [padded(1)]
+    while found[-1] < most:
+        found.append(padded(found[-1] + 1))
+    return tuple(found)
