@@ -72,8 +72,8 @@ Under the same name these differ:
 - `CompletionOutput.finish_reason` is "stop", "length", or "error" for a sample that failed, which
   `error` explains. `ended_by` tells "eos" from "stop", and "length" from "context".
 - `text` is None where there is none (`detokenize=False`, no tokenizer), not "".
-- `logprobs` and `cumulative_logprob` are of the model's own distribution, before temperature,
-  filters and penalties, as vLLM's `raw_logprobs`. Logprob objects are made when `logprobs` is
+- `LLM(logprobs_mode=)` is "raw_logprobs" or "processed_logprobs", which holds for
+  `cumulative_logprob`, too; logits are not handed out. Logprob objects are made when `logprobs` is
   first read.
 - `logprobs=-1` is refused: ask for as many as the vocabulary has tokens.
 - `generate` shows its progress on stderr in a terminal and in a notebook; `use_tqdm` is True,

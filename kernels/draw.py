@@ -79,10 +79,10 @@ def _pick_kernel(
     high_ptr, mass_ptr, raw_high_ptr, raw_mass_ptr, token_ptr, logprob_ptr,
     stride_l, stride_r, stride_t, stride_key, vocab_size, num_pieces,
     FILTERED: tl.constexpr, HAS_LOGIT_ROWS: tl.constexpr, NUM_PIECES: tl.constexpr,
-    PIECE: tl.constexpr,
+    PIECE: tl.constexpr, PROCESSED: tl.constexpr,
 ):  # fmt: skip
-    """Pick the row's token, first its piece and then the token in it, and write its raw
-    log-probability.
+    """Pick the row's token, first its piece and then the token in it, and write its
+    log-probability: raw, or with PROCESSED of what was drawn from.
     """
     row = tl.program_id(0)
     greedy = tl.load(temperature_ptr + row * stride_t) < GREEDY_BELOW
@@ -118,20 +118,24 @@ def _pick_kernel(
     token = tl.minimum(tl.min(tl.where(hit, i_token, vocab_size), 0), last)
     tl.store(token_ptr + row, token.to(tl.int64))
 
-    highs = tl.load(raw_high_ptr + i_stats, mask=real, other=float("-inf"))
-    masses = tl.load(raw_mass_ptr + i_stats, mask=real, other=0.0)
-    maximum = tl.max(highs, 0)
-    total = tl.sum(masses * relative_exp(highs, maximum, LOG2_E), 0)
-    i_raw = row_of(row, logit_rows_ptr, HAS_LOGIT_ROWS)
-    chosen = tl.load(raw_ptr + i_raw * stride_r + token).to(tl.float32)
-    logprob = chosen - maximum - tl.log2(total) / LOG2_E
+    if PROCESSED:
+        chosen = tl.load(logits_ptr + i_logits * stride_l + token).to(tl.float32)
+        logprob = ((chosen - maximum) * inverse_temperature - tl.log2(mass)) / LOG2_E
+    else:
+        highs = tl.load(raw_high_ptr + i_stats, mask=real, other=float("-inf"))
+        masses = tl.load(raw_mass_ptr + i_stats, mask=real, other=0.0)
+        maximum = tl.max(highs, 0)
+        total = tl.sum(masses * relative_exp(highs, maximum, LOG2_E), 0)
+        i_raw = row_of(row, logit_rows_ptr, HAS_LOGIT_ROWS)
+        chosen = tl.load(raw_ptr + i_raw * stride_r + token).to(tl.float32)
+        logprob = chosen - maximum - tl.log2(total) / LOG2_E
     tl.store(logprob_ptr + row, tl.where(drawn, logprob, float("nan")))
 
 
 def draw(
     logits: torch.Tensor, raw: torch.Tensor, temperature: torch.Tensor, top_k: torch.Tensor,
     top_p: torch.Tensor, min_p: torch.Tensor, keys: torch.Tensor, positions: torch.Tensor,
-    logit_rows: torch.Tensor | None = None, *, filtered: bool,
+    logit_rows: torch.Tensor | None = None, *, filtered: bool, processed: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Draw one token a row; the same as `sharegen.engine.sample.sampler.draw`.
 
@@ -143,10 +147,11 @@ def draw(
         keys, positions: [n] int64.
         logit_rows: [n] int64, the row of both that each draw reads, or None for m = n.
         filtered: whether some row has top-k, top-p or min-p.
+        processed: whether log-probabilities are of what is drawn from, and not of raw.
 
     Returns:
-        Token ids [n] int64, and their log-probabilities under raw [n] float32, NaN where a row is
-        not a distribution.
+        Token ids [n] int64, and their log-probabilities [n] float32, NaN where a row is not a
+        distribution.
     """
     num_rows, vocab_size = len(positions), logits.shape[1]
     assert logits.stride(1) == 1 and raw.stride(1) == 1 and raw.shape == logits.shape
@@ -161,6 +166,7 @@ def draw(
     low, high, mass, raw_high, raw_mass = torch.empty(
         5, num_rows, num_pieces, dtype=torch.float32, device=logits.device
     ).unbind()
+    raw = logits if processed else raw
     same, has_rows = logits.data_ptr() == raw.data_ptr(), logit_rows is not None
     if same:
         raw_high = high
@@ -182,6 +188,6 @@ def draw(
         logits.stride(0), raw.stride(0), temperature.stride(0), keys.stride(0),
         vocab_size, num_pieces,
         FILTERED=filtered, HAS_LOGIT_ROWS=has_rows, NUM_PIECES=triton.next_power_of_2(num_pieces),
-        PIECE=piece, num_warps=4,
+        PIECE=piece, PROCESSED=processed, num_warps=4,
     )  # fmt: skip
     return tokens, logprobs

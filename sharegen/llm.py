@@ -119,6 +119,7 @@ class LLM:
         kv_cache_memory: int | None = None,
         gpu_memory_utilization: float | None = None,
         kv_cache_dtype: Literal["auto", "fp8"] = "auto",
+        logprobs_mode: Literal["raw_logprobs", "processed_logprobs"] = "raw_logprobs",
         max_model_len: int | None = None,
         swap_space: float = 0.0,
         block_size: int = 16,

@@ -31,7 +31,7 @@ _shown.maxstring, _shown.maxother, _shown.maxlist = 120, 400, 6
 
 @dataclass(frozen=True, slots=True)
 class Logprob:
-    """One token at one position, under the model's raw distribution.
+    """One token at one position, under the model's raw distribution or what logprobs_mode says.
 
     logprob: natural log. rank: its place among all tokens, 1 for the likeliest. decoded_token: what
     it adds to a text that it follows, with the space before a word; None without a tokenizer.
@@ -78,7 +78,7 @@ class CompletionOutput(_Shown):
         or with detokenize=False, and empty where the sample failed.
     token_ids: all tokens drawn, the one that completed a stop (or EOS) included.
     cumulative_logprob: sum of their log-probabilities under the model's raw distribution (before
-        temperature, filters and penalties), natural log.
+        temperature, filters and penalties), or the one that logprobs_mode says, natural log.
     finish_reason: "stop", "length", or "error" for a sample that failed. ended_by says more: "eos",
         "stop" (a stop string or stop token id), "length" (max_tokens), "context" (the model's, or
         max_model_len), "error".

@@ -475,6 +475,43 @@ def test_bos_stands_once(llm: LLM) -> None:
     assert plain.prompt_token_ids == begun.prompt_token_ids
 
 
+def test_log_probabilities_of_the_distribution_that_is_drawn_from() -> None:
+    """After penalties, temperature and filters; the tokens are the same as with the raw ones."""
+    model = make_tiny("llama")
+    prompt = {"prompt_token_ids": [5, 6, 7]}
+    params = SamplingParams(
+        n=3, temperature=0.7, top_p=0.8, presence_penalty=0.5, max_tokens=5, ignore_eos=True,
+        logprobs=128, seed=3,
+    )  # fmt: skip
+    with LLM(model, kv_cache_memory=MEMORY) as llm:
+        raw = llm.generate(prompt, params)[0].outputs
+        greedy = llm.generate(prompt, GREEDY)[0].outputs[0]
+    with LLM(model, kv_cache_memory=MEMORY, logprobs_mode="processed_logprobs") as llm:
+        processed = llm.generate(prompt, params)[0].outputs
+        same = llm.generate(prompt, GREEDY)[0].outputs[0]
+        assert same.cumulative_logprob == greedy.cumulative_logprob
+    for before, after in zip(raw, processed, strict=True):
+        assert after.token_ids == before.token_ids
+        for place, token in enumerate(after.token_ids):
+            logits = torch.tensor([before.logprobs[place][i].logprob for i in range(128)])
+            for seen in set(after.token_ids[:place]):
+                logits[seen] -= 0.5
+            probabilities = (logits / 0.7).softmax(-1)
+            ordered = probabilities.sort(descending=True)
+            above = ordered.values.cumsum(-1) - ordered.values
+            kept = ordered.indices[above < 0.8]
+            expected = torch.full((128,), -torch.inf)
+            expected[kept] = (probabilities[kept] / probabilities[kept].sum()).log()
+            found = torch.tensor([after.logprobs[place][i].logprob for i in range(128)])
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+            entry = after.logprobs[place][token]
+            assert entry.rank == int((expected > expected[token]).sum()) + 1
+        own = [after.logprobs[place][token].logprob for place, token in enumerate(after.token_ids)]
+        assert after.cumulative_logprob == pytest.approx(sum(own), abs=1e-6)
+    with pytest.raises(UsageError, match="logprobs_mode is 'raw_logits': it must be"):
+        LLM(model, logprobs_mode="raw_logits")  # type: ignore[arg-type]
+
+
 # -- closing ------------------------------------------------------------------------------------
 
 

@@ -108,6 +108,7 @@ class Prepared:
         self.model = model
         self.tokenizer = tokenizer
         on_gpu = model.device.type == "cuda"
+        self._logprobs_mode = config.logprobs_mode
         of_gpu = steady_rows if config.deterministic else graph_rows
         self.padded = of_gpu if on_gpu else padded_rows
         self.max_sequences = config.max_sequences or MAX_SEQUENCES[model.device.type]
@@ -198,6 +199,7 @@ class Prepared:
             agreement=Agreement(ranks) if ranks is not None and start.checked else None,
             states=self.states,
             swap_space=self.swap_space,
+            processed_logprobs=self._logprobs_mode == "processed_logprobs",
         )
 
 

@@ -77,6 +77,11 @@ def run_job(
             "--verify computes steps anew with the whole model on one GPU: leave out "
             "--tensor-parallel-size, or --verify"
         )
+    if verify is not None and configuration.machine.logprobs_mode != "raw_logprobs":
+        raise UsageError(
+            "--verify compares log-probabilities of the model's own distribution: leave out "
+            "--logprobs-mode, or --verify"
+        )
     START.begin()
     watcher = watcher or Watcher()
     check_execution(configuration, execute)

@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from sharegen.common.mappings import merge
-from sharegen.errors import JournalError
+from sharegen.errors import JournalError, UsageError
 from sharegen.job.job_content import of_ranks
 from sharegen.job.run_job import run_job
 from sharegen.results.journal.identity import differences
 from sharegen.results.journal.pool import pool
+from sharegen.results.journal.record import read
 from sharegen.results.journal.run_file import RunFile
 from sharegen.workload.configuration import Configuration, resolve
 from tests.tiny import save_tiny_model
@@ -159,6 +160,30 @@ def test_another_kv_cache_dtype_is_refused_by_name(place: Path, tmp_path: Path) 
     assert run_job(narrow, other).drawn == 2 * len(ROWS)
     with pytest.raises(JournalError, match='kv_cache_dtype was "fp8" and is now "auto"'):
         run_job(plain, other)
+
+
+def test_another_logprobs_mode_is_refused_by_name(place: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    sampling = SHORT | {"samples": 2, "temperature": 0.5, "top_k": 1, "logprobs": 1}
+    plain = configure(place, sampling=sampling)
+    run_job(plain, path)
+    machine = plain.machine.model_dump() | {"logprobs_mode": "processed_logprobs"}
+    processed = configure(place, machine=machine, sampling=sampling)
+    says = 'logprobs_mode was not set and is now "processed_logprobs"'
+    with pytest.raises(JournalError, match=says):
+        run_job(processed, path)
+    other = tmp_path / "b.jsonl"
+    run_job(processed, other)
+    before, after = (list(read(journal)) for journal in (path, other))
+    assert {one.key: one.completion for one in before} == {one.key: one.completion for one in after}
+    for one in after:  # top_k leaves one token at each place
+        assert one.cumulative_logprob == pytest.approx(0, abs=1e-5)
+        assert [logprob for _, logprob, _ in one.logprobs] == pytest.approx(
+            [0] * one.num_tokens, abs=1e-5
+        )
+    assert all(one.cumulative_logprob < -1e-3 for one in before)
+    with pytest.raises(UsageError, match="--verify compares log-probabilities of the model's own"):
+        run_job(processed, other, verify=2)
 
 
 def test_another_template_is_refused_by_name(place: Path, tmp_path: Path) -> None:

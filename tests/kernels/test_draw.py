@@ -114,6 +114,25 @@ def test_barred_tokens_are_never_drawn() -> None:
         torch.testing.assert_close(logprobs.cpu(), torch.full((8,), math.log(0.5)))
 
 
+def test_log_probabilities_of_what_is_drawn_from() -> None:
+    rows = Rows(random_logits(24, 9000))
+    rows.temperature[::4] = 0
+    rows.temperature[1::4] = 0.6
+    rows.top_p[2::3] = 0.7
+    rows.top_k[1::5] = 11
+    rows.min_p[::7] = 0.05
+    assert rows.check(processed=True) < 4
+    tokens, logprobs = rows.drawn(processed=True)
+    of_weights = rows.weights().log().gather(1, tokens.cpu()[:, None])[:, 0]
+    random = (rows.temperature > 0).cpu()
+    torch.testing.assert_close(
+        logprobs.cpu().double()[random], of_weights[random], rtol=1e-5, atol=1e-5
+    )
+    plain = Rows(random_logits(5, 700), temperature=1.0)
+    same = plain.drawn(filtered=False, processed=True)
+    torch.testing.assert_close(same, plain.drawn(filtered=False))
+
+
 def test_far_apart_and_far_from_zero() -> None:
     for offset in (-1e5, 1e5):
         assert Rows(random_logits(5, 300, scale=100.0) + offset, top_p=0.9).check() < 3

@@ -52,6 +52,22 @@ class EngineParameters:
             ),
         ),
     ] = "auto"
+    logprobs_mode: Annotated[
+        Literal["raw_logprobs", "processed_logprobs"],
+        Parameter(
+            'What log-probabilities of outputs are of: "raw_logprobs" is the model\'s own '
+            'distribution, "processed_logprobs" the one drawn from, after penalties, temperature '
+            "and filters. Those of prompts are the model's own.",
+            changes_samples=True,
+            flag=Flag(
+                "--logprobs-mode",
+                "MODE",
+                "Which distribution log-probabilities are of: raw_logprobs (the model's own) or "
+                "processed_logprobs (the one drawn from, after temperature and filters).",
+                complete=("raw_logprobs", "processed_logprobs"),
+            ),
+        ),
+    ] = "raw_logprobs"
     swap_space: Annotated[
         float,
         Parameter(

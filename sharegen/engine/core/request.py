@@ -299,7 +299,8 @@ class Completion:
     finish_reason: see FinishReason; stop_reason: the stop string or token id that matched.
     error: what happened where finish_reason is "error"; token_ids are those drawn until then.
     cumulative_logprob: sum over token_ids of the log-probability under the model's raw
-        distribution (before temperature, filters and penalties), natural log.
+        distribution (before temperature, filters and penalties), or what logprobs_mode says,
+        natural log.
     num_cached_tokens: of the prompt, that were computed for other requests already.
     score: of a beam search, what its texts are ranked by.
     logprobs, prompt_logprobs: an entry a token where the request wants them; the prompt's begin

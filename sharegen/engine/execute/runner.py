@@ -29,6 +29,7 @@ from sharegen.engine.execute.swap_space import SwapSpace
 from sharegen.engine.model.interface import active
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
+from sharegen.engine.sample.processed import processed_top_logprobs
 from sharegen.engine.sample.sampler import (
     Features,
     SamplingState,
@@ -57,6 +58,7 @@ class Runner:
         agreement: compares every step across the ranks; None not to.
         states: the pool of mixers' states, where the model keeps any.
         swap_space: host memory that blocks are swapped to and from, if there is any.
+        processed_logprobs: whether log-probabilities are of the distribution drawn from.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Runner:
         agreement: Agreement | None = None,
         states: StatePool | None = None,
         swap_space: SwapSpace | None = None,
+        processed_logprobs: bool = False,
     ) -> None:
         self.model = model
         self.cache = cache
@@ -89,7 +92,7 @@ class Runner:
         self.block_tables = self._full((rows, 1), cache.scratch_block, torch.int32)
         self.state = SamplingState(
             rows, model.vocab_size, self.device,
-            eos_token_ids=model.eos_token_ids, tokenizer=tokenizer,
+            eos_token_ids=model.eos_token_ids, tokenizer=tokenizer, processed=processed_logprobs,
         )  # fmt: skip
         self.states = RowStates(states, rows) if states is not None else None
         self.graphs = graphs
@@ -220,6 +223,12 @@ class Runner:
         self.position[rows] = torch.where(goes_on & (position >= 0), position + 1, -1)
         if self.model.ranks is not None:
             self._go_on_as_rank_0(self.model.ranks, rows)
+        if features.processed and features.top_logprobs >= 0:
+            top = processed_top_logprobs(
+                logits, self.state, output + 1, tokens, logprobs, features.top_logprobs,
+                rows=rows, history=history, features=features,
+            )  # fmt: skip
+            return tokens, logprobs, ended, *top
         return tokens, logprobs, ended, *_top(logits, tokens, logprobs, features.top_logprobs)
 
     def _go_on_as_rank_0(self, ranks: Ranks, rows: slice) -> None:
@@ -306,6 +315,7 @@ class Runner:
             return Drawn(empty.long(), empty, empty.bool(), prompt=prompt)
         [which] = self._send(batch.prompts)
         drawn, asked = [], -1
+        states = []
         most = len(self.tokens)  # at a time: what memory was kept for
         for part in (slice(i, i + most) for i in range(0, len(drawings), most)):
             state = self.state.fresh(*_columns(drawings[part]))
@@ -318,8 +328,19 @@ class Runner:
             first, of_first = sample(logits, state, zeros, logit_rows=which[part])
             drawn.append((first, of_first, state.is_end(first, slice(0, len(first)))))
             asked = max(asked, state.features().top_logprobs)
+            states.append((state, part))
         tokens, logprobs, ended = (torch.cat(column) for column in zip(*drawn, strict=True))
-        top = _top(logits, tokens, logprobs, asked, which)
+        if self.state.processed and asked >= 0:
+            found = [
+                processed_top_logprobs(
+                    logits, state, tokens[part] * 0, tokens[part], logprobs[part], asked,
+                    logit_rows=which[part],
+                )
+                for state, part in states
+            ]  # fmt: skip
+            top = tuple(torch.cat(column) for column in zip(*found, strict=True))
+        else:
+            top = _top(logits, tokens, logprobs, asked, which)
         return Drawn(tokens, logprobs, ended, *top, prompt=prompt)
 
     def _full(self, shape: tuple[int, ...], value: int, dtype: torch.dtype) -> torch.Tensor:

@@ -60,8 +60,10 @@ def sample(
 
     Returns:
         Token ids [n] int64, and their log-probabilities [n] float32 under the raw distribution
-        (log_softmax of the logits as they came). Where a row is no distribution (a logit is NaN or
-        +inf, or all are -inf) the log-probability is NaN, and the token any of the vocabulary.
+        (log_softmax of the logits as they came), or with `features.processed` under the one that
+        they were drawn from; a greedy row's has temperature 1 and no filters. Where a row is no
+        distribution (a logit is NaN or +inf, or all are -inf) the log-probability is NaN, and the
+        token any of the vocabulary.
     """
     count = len(positions)
     features = state.features() if features is None else features
@@ -69,8 +71,8 @@ def sample(
     drawn = []
     draw_rows = _operations(logits.is_cuda).draw
     whole = draw_rows is not draw and not features.adjusted  # the kernel makes no large tensors
-    for part in [slice(0, count)] if whole else _parts(count, logits):
-        of_part = _subset(rows, part)
+    for part in [slice(0, count)] if whole else parts_of(count, logits):
+        of_part = subset(rows, part)
         raw = logits[part] if logit_rows is None else logits
         which = None if logit_rows is None else logit_rows[part]
         changed = raw
@@ -89,6 +91,7 @@ def sample(
                 positions[part],
                 which,
                 filtered=features.filtered,
+                processed=features.processed,
             )
         )
     if len(drawn) == 1:
@@ -107,11 +110,11 @@ def token_logprobs(
     with theirs float32 [n, top], best first.
     """
     parts = []
-    for part in _parts(len(tokens), logits):
+    for part in parts_of(len(tokens), logits):
         raw = logits[part] if logit_rows is None else logits
         which = None if logit_rows is None else logit_rows[part]
         logprobs = _rows_of(raw, which).log_softmax(-1)
-        best, ids = _largest(logprobs, min(top, logits.shape[1]))
+        best, ids = largest(logprobs, min(top, logits.shape[1]))
         parts.append((_chosen(logprobs, tokens[part]), ids, best))
     chosen, ids, best = (torch.cat(column) for column in zip(*parts, strict=True))
     return chosen, ids, best
@@ -130,9 +133,9 @@ def top_logprobs(
     row's normaliser, so that no softmax is needed. Returns int64 and float32 [n, top], best first.
     """
     parts = []
-    for part in _parts(len(tokens), logits):
+    for part in parts_of(len(tokens), logits):
         raw = logits[part] if logit_rows is None else logits[logit_rows[part]]
-        best, ids = _largest(raw, min(top, logits.shape[1]))
+        best, ids = largest(raw, min(top, logits.shape[1]))
         drawn, of_drawn = tokens[part, None], logprobs[part, None]
         logit = raw.gather(-1, drawn)
         normaliser = logit.float() - of_drawn
@@ -147,13 +150,13 @@ def ranks(logits: Tensor, tokens: Tensor, logit_rows: Tensor | None = None) -> T
     logits: [m, V]; tokens: int64 [n]; logit_rows: as for `sample`. Equal ones share a place.
     """
     parts = []
-    for part in _parts(len(tokens), logits):
+    for part in parts_of(len(tokens), logits):
         raw = logits[part] if logit_rows is None else logits[logit_rows[part]]
         parts.append((raw > raw.gather(-1, tokens[part, None])).sum(-1) + 1)
     return torch.cat(parts)
 
 
-def _largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The `count` largest of each row and where they are, both [n, count], in falling order.
 
     values: [n, V]. The `count` largest of many lie in the `count` segments whose own largest are
@@ -226,6 +229,7 @@ def draw(
     logit_rows: Tensor | None = None,
     *,
     filtered: bool,
+    processed: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Draw one token a row.
 
@@ -237,15 +241,17 @@ def draw(
         keys, positions: [n] int64.
         logit_rows: [n] int64, the row of both that each draw reads, or None for m = n.
         filtered: whether some row has top-k, top-p or min-p.
+        processed: whether log-probabilities are of what is drawn from, and not of raw.
 
     Returns:
-        Token ids [n] int64, and their log-probabilities under raw [n] float32, NaN where a row is
-        not a distribution.
+        Token ids [n] int64, and their log-probabilities [n] float32, NaN where a row is not a
+        distribution.
     """
     before = _rows_of(raw, logit_rows)
     after = before if logits is raw else _rows_of(logits, logit_rows)
     greedy = temperature < GREEDY_BELOW
     on_host = not logits.is_cuda  # where looking at the values costs nothing
+    kept: Tensor | None = None  # mass that the filters leave
     if on_host and greedy.all():
         tokens = after.argmax(-1)
     else:
@@ -253,10 +259,29 @@ def draw(
         tokens = inverse_cdf(weights, uniform(keys, positions))
         if not on_host or greedy.any():
             tokens = torch.where(greedy, after.argmax(-1), tokens)
-    logprobs = _chosen(before.log_softmax(-1), tokens)  # NaN where a logit is NaN or infinite
+        if filtered and processed:
+            asking = filters(logits.shape[1], temperature, top_k, top_p, min_p)
+            kept = weights.cumsum(-1)[:, -1].masked_fill(~asking, 1.0)
+    of = scaled(after, temperature) if processed else before
+    logprobs = _chosen(of.log_softmax(-1), tokens)  # NaN where a logit is NaN or infinite
+    if kept is not None:
+        logprobs = logprobs - kept.log()
     if after is not before:
         logprobs = logprobs.where(after.amax(-1).isfinite(), torch.nan)
     return tokens, logprobs
+
+
+def scaled(logits: Tensor, temperature: Tensor) -> Tensor:
+    """Divide logits [n, V] by the rows' temperatures [n]; greedy rows stay as they are."""
+    return logits / temperature.masked_fill(temperature < GREEDY_BELOW, 1.0)[:, None]
+
+
+def filters(
+    vocab_size: int, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor
+) -> Tensor:
+    """Which rows draw, and ask for top-k, top-p or min-p: bool [n]."""
+    random = temperature >= GREEDY_BELOW
+    return random & ((top_k < vocab_size) | (top_p < 1) | (min_p > 0))
 
 
 def token_weights(
@@ -273,14 +298,13 @@ def token_weights(
     logits: float32 [n, V]; the others as for `draw`. Returns float32 [n, V], not normalised again;
     greedy rows come out at temperature 1.
     """
-    scaled = logits / temperature.masked_fill(temperature < GREEDY_BELOW, 1.0)[:, None]
-    weights = scaled.softmax(-1)
+    at_temperature = scaled(logits, temperature)
+    weights = at_temperature.softmax(-1)
     if filtered:
-        random = temperature >= GREEDY_BELOW
-        asking = random & ((top_k < logits.shape[1]) | (top_p < 1) | (min_p > 0))
+        asking = filters(logits.shape[1], temperature, top_k, top_p, min_p)
         rows = asking.nonzero().squeeze(-1)
         theirs = weights[rows]
-        kept = survivors(scaled[rows], theirs, top_k[rows], top_p[rows], min_p[rows])
+        kept = survivors(at_temperature[rows], theirs, top_k[rows], top_p[rows], min_p[rows])
         weights[rows] = theirs.masked_fill_(~kept, 0.0)
     return weights
 
@@ -321,7 +345,7 @@ def _operations(on_gpu: bool) -> _Operations:
     return _Operations(draw_kernel.draw, penalise_kernel.penalise, segments.segment_maxima)
 
 
-def _parts(count: int, logits: Tensor) -> list[slice]:
+def parts_of(count: int, logits: Tensor) -> list[slice]:
     """Slices of the rows to work on at a time (one, perhaps empty, where they are few)."""
     step = max(1, PART_ELEMENTS[logits.device.type] // logits.shape[1])
     return [slice(i, min(i + step, count)) for i in range(0, max(count, 1), step)]
@@ -331,7 +355,7 @@ def _rows_of(logits: Tensor, which: Tensor | None) -> Tensor:
     return (logits if which is None else logits[which]).float()
 
 
-def _subset(rows: slice | Tensor, part: slice) -> slice | Tensor:
+def subset(rows: slice | Tensor, part: slice) -> slice | Tensor:
     if isinstance(rows, slice):
         return slice(rows.start + part.start, rows.start + part.stop)
     return rows[part]

@@ -45,7 +45,7 @@ class Features:
     repeats: a repetition penalty. edit_slots, edit_context: the widths of the state's logit edits,
     0 where no row has one. allowed: some row may draw some tokens only; masked: some row is told at
     each step which. top_logprobs: the most of a row's likeliest tokens that one asks for, -1 for
-    none.
+    none. processed: log-probabilities are of the distribution that is drawn from.
     """
 
     filtered: bool = False
@@ -56,6 +56,7 @@ class Features:
     allowed: bool = False
     masked: bool = False
     top_logprobs: int = -1
+    processed: bool = False
 
     @property
     def adjusted(self) -> bool:
@@ -96,6 +97,7 @@ class SamplingState:
         device: where the arrays lie.
         eos_token_ids: the model's tokens that end a sample.
         tokenizer: turns words that a request bars into tokens; None where there is none.
+        processed: whether log-probabilities are of the distribution that is drawn from.
 
     Attributes:
         temperature, top_p, min_p: [max_rows] float32.
@@ -113,12 +115,14 @@ class SamplingState:
         *,
         eos_token_ids: Sequence[int] = (),
         tokenizer: Any = None,
+        processed: bool = False,
     ) -> None:
         self.max_rows = max_rows
         self.vocab_size = vocab_size
         self.device = torch.device(device)
         self.eos_token_ids = tuple(eos_token_ids)
         self.tokenizer = tokenizer
+        self.processed = processed
         self._send = partial(send, self.device)
         self.edits = LogitEdits(max_rows, self._send)
         self.allowed = AllowedTokens(max_rows, vocab_size, self._send)
@@ -237,6 +241,7 @@ class SamplingState:
             self.device,
             eos_token_ids=self.eos_token_ids,
             tokenizer=self.tokenizer,
+            processed=self.processed,
         )
         state.set_rows(range(len(params)), params, keys, prompts, beam_widths)
         return state
@@ -254,6 +259,7 @@ class SamplingState:
             allowed=allowed,
             masked=masked,
             top_logprobs=min(int(self._logprobs[:num_rows].max(initial=-1)), self.vocab_size),
+            processed=self.processed,
         )
 
     @property

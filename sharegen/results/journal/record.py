@@ -41,7 +41,8 @@ class Record:
     prompt_hash: of the whole prompt, so that a key never outlives the prompt it answers.
     completion: what the model wrote, cut at the stop string, without the prompt.
     num_tokens: tokens drawn, the ones cut from the text included.
-    cumulative_logprob: natural log under the model's raw distribution; None if not finite.
+    cumulative_logprob: natural log under the model's raw distribution, or the one that the job's
+        logprobs_mode says; None if not finite.
     score: of a text that a beam search found, what a problem's texts are ranked by.
     answer: as extracted from the completion, not normalised; gold: as the dataset has it.
     token_ids: only where they were asked for; logprobs, likewise: of each token its id, the

@@ -11,6 +11,7 @@ from transformers.generation import logits_process as oracle
 
 from sharegen.engine.core.random_key import row_key
 from sharegen.engine.core.request import SamplingParams
+from sharegen.engine.sample.processed import processed_top_logprobs
 from sharegen.engine.sample.sampler import (
     SamplingState,
     adjusted,
@@ -140,6 +141,11 @@ def test_settings_against_transformers(batch):
     numbers = uniform(state.keys, positions).double()
     raw = logits.log_softmax(-1).gather(1, tokens[:, None]).squeeze(1)
     torch.testing.assert_close(logprobs, raw)
+    weights_of_greedy = edited.softmax(-1)
+    greedy = torch.tensor([one.is_greedy for one in params])[:, None]
+    check_processed(
+        logits, state, positions, history, tokens, weights.where(~greedy, weights_of_greedy)
+    )
 
     near = 0
     for i in range(count):
@@ -164,6 +170,30 @@ def test_settings_against_transformers(batch):
         else:
             near += 1
     assert near < count // 100
+
+
+def check_processed(
+    logits: Tensor,
+    state: SamplingState,
+    positions: Tensor,
+    history: Tensor,
+    tokens: Tensor,
+    weights: Tensor,
+) -> None:
+    """Log-probabilities of what is drawn from are those of its weights, the drawn and all."""
+    state.processed = True
+    same, logprobs = sample(logits, state, positions, history=history)
+    assert torch.equal(same, tokens)
+    distribution = (weights.double() / weights.double().sum(-1, keepdim=True)).log()
+    own = distribution.gather(1, tokens[:, None])
+    torch.testing.assert_close(logprobs.double(), own[:, 0], rtol=1e-5, atol=2e-6)
+    places, ids, best = processed_top_logprobs(
+        logits, state, positions, tokens, logprobs, VOCAB_SIZE, history=history
+    )
+    expected = distribution.gather(1, ids)
+    torch.testing.assert_close(best.double(), expected, rtol=1e-5, atol=4e-6)
+    assert torch.equal(best, best.sort(-1, descending=True).values)
+    assert torch.equal(places, (distribution > own).sum(-1) + 1)
 
 
 def test_the_margin_is_not_all_there_is():
