@@ -119,6 +119,16 @@ class RunOptions(_RunKeys):  # type: ignore[valid-type, misc]
             min=1,
         ),
     ] = None
+    check_determinism: Annotated[
+        int | None,
+        _output(
+            "--check-determinism",
+            "When all is drawn, draw so many finished samples again in another batch, and compare "
+            "them byte for byte.",
+            "N",
+            min=1,
+        ),
+    ] = None
     execute: Annotated[
         bool,
         _output(

@@ -96,6 +96,7 @@ def run_recipe(
             "strict": options.strict,
             "retry_failed": options.retry_failed,
             "verify": options.verify,
+            "check_determinism": options.check_determinism,
             "execute": _isolation(options),
             "watcher": None if options.quiet else _terminal_watcher(errors, status),
             "command": command,
@@ -195,6 +196,9 @@ def _terminal_watcher(console: Console, status: Status) -> Any:
             before: EarlierProgress,
         ) -> AbstractContextManager[Progress | None]:
             return Progress(stats, samples, problems, console, longest, before)
+
+        def drawing_again(self, samples: int) -> None:
+            say(f"drawing {_count(samples, 'finished sample')} again, in another batch")
 
         def verifying(self, steps: int) -> None:
             say(f"verifying {steps:,} steps")

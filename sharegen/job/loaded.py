@@ -21,8 +21,10 @@ from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.core.lengths import Lengths
 from sharegen.engine.parallel.copies import ForkServer
 from sharegen.errors import CapacityError, DataError, SharegenError
+from sharegen.job.arithmetic import arithmetic, changed
 from sharegen.job.beside import finished_beside
 from sharegen.job.counts import added
+from sharegen.job.drawn_again import DrawnAgain, draw_again
 from sharegen.job.engines import EngineSpec, sampling_params, start
 from sharegen.job.environment import environment
 from sharegen.job.imports import import_engine
@@ -85,6 +87,7 @@ class LoadedJob:
         others: Sequence[FoundJournal] = (),
         server: ForkServer | None = None,
         clock: Clock | None = None,
+        check_determinism: int | None = None,
     ) -> None:
         """Take the job's files. own: the journal that is written. server: what workers on a CPU are
         copies of, where it runs already. clock: what chat templates see, and saw if the prompts of
@@ -106,6 +109,7 @@ class LoadedJob:
         # By the Sampling that they are of.
         self._params: dict[int, tuple[SamplingParams, BeamSearchParams | None]] = {}
         self.verification = None if verify is None else Verification(verify)
+        self._check_determinism = check_determinism
         samplings = [problem.sampling for problem in workload.problems]
         self.engine_spec = EngineSpec.of(configuration, samplings)
         if verify is not None:
@@ -159,13 +163,23 @@ class LoadedJob:
         adopt: bool = False,
     ) -> Journal:
         dtype = str(self.model.dtype).removeprefix("torch.")
+        used = versions()
+        if self.configuration.machine.deterministic:
+            used |= arithmetic(self.engine_spec.device)
+            before = None if overwrite else self.own.run
+            other = None if before is None else changed(before.versions, used)
+            if other is not None:
+                log(
+                    f"{self.path}: was drawn with {other}: what is drawn from now on may have "
+                    "other bits than it would have had there"
+                )
         return Journal.open(
             self.path,
             self.configuration.identity | {"dtype": dtype} | of_ranks(self.configuration, dtype),
             fingerprints=self.content.fingerprints(self.model, self.tokenizer)
             | self.clock.fingerprint,
             extent={**self.configuration.extent, **extent},
-            versions=versions(),
+            versions=used,
             environment=environment(self.engine_spec.device, self.configuration, command),
             reading=self.content.reading,
             overwrite=overwrite,
@@ -188,6 +202,7 @@ class LoadedJob:
 
         Raises ModelError where not one sample came out, of this run and those before it.
         """
+        machine = self.configuration.machine
         finished = self._finished(journal, retry_failed)
         stopping = self._stopping(finished, judge)
         asked, requests = self._ask(journal, strict, finished, stopping)
@@ -202,7 +217,8 @@ class LoadedJob:
         pace = Pace(journal.run.timings, journal.run.stats)
         started, cpu_started = time.monotonic(), time.process_time()
         ended: float | None = None
-        verified = None
+        counted: dict[str, Any] | None = None
+        verified = drawn_again = None
         drawn = 0
         longest = longest_of(item.problem.sampling.max_tokens for item in asked)
         if self.verification is not None:
@@ -235,9 +251,10 @@ class LoadedJob:
                     if progress is not None:
                         problem_done = stopping is None and left[key] == 0
                         progress.advance(len(completion.token_ids), problem_done)
-            ended = time.monotonic()
+            ended, counted = time.monotonic(), asdict(self.engine.stats)
             if stopping is not None:
                 stopping.finish()
+            drawn_again = self._draw_again(journal, asked, requests)
             verified = self._verify()
         finally:
             with held.held():
@@ -245,11 +262,35 @@ class LoadedJob:
                 cpu_seconds = time.process_time() - cpu_started
                 begun = [item.recorded > 0 for item in asked]
                 again = shared_tokens(tree, begun, [bool(item.request.samples) for item in asked])
-                self._close(journal, plan, drawn, seconds, cpu_seconds, pace, verified, again)
+                checked = {"verified": verified, "drawn_again": drawn_again}
+                counted = counted or asdict(self.engine.stats)
+                self._close(
+                    journal, plan, drawn, seconds, cpu_seconds, pace, checked, again, counted
+                )
         if journal.on_record.errors and not journal.on_record.drawn:
             failed = next(record for record in journal.records() if record.is_sample)
             raise all_failed(failed.key, failed.error)
+        if drawn_again is not None and drawn_again.first and machine.deterministic:
+            raise drawn_again.error
         return drawn
+
+    def _draw_again(
+        self, journal: Journal, asked: Sequence[_PendingProblem], requests: Sequence[Request]
+    ) -> DrawnAgain | None:
+        """Samples on record, in another batch than before, where that is asked."""
+        if self._check_determinism is None:
+            return None
+        problems = {item.problem.id: item.problem for item in asked}
+        configuration, dtype = self.configuration, self.model.dtype
+        self.watcher.drawing_again(self._check_determinism)
+        return draw_again(
+            journal.records(),
+            {item.problem.id: item.request for item in asked},
+            requests,
+            self._check_determinism,
+            self.engine.generate,
+            lambda name, completion: record_of(completion, problems[name], configuration, dtype),
+        )
 
     def _verify(self) -> Verified | None:
         """The steps that were kept, against the model's own attention; ends the engine."""
@@ -401,19 +442,22 @@ class LoadedJob:
         seconds: float,
         cpu_seconds: float,
         pace: Pace,
-        verified: Verified | None,
+        checked: Mapping[str, Verified | DrawnAgain | None],
         again: int,
+        counted: dict[str, Any],
     ) -> None:
-        """Write what the run counted. cpu_seconds: of this process. again: prompt tokens that an
-        earlier run of the journal computed too.
+        """Write what the run `counted`. cpu_seconds: of this process. checked: what was looked at
+        again when all was drawn. again: prompt tokens that an earlier run of the journal computed
+        too.
         """
         before = journal.run.timings
-        counted = asdict(self.engine.stats) | {"samples_recorded": drawn}
+        counted |= {"samples_recorded": drawn}
         stats = added(journal.run.stats, counted, again) | {"plan": plan.to_json()}
-        if verified is not None:
-            stats["verified"] = asdict(verified)
-        elif "verified" in journal.run.stats:  # of an earlier run, whose samples are here too
-            stats["verified"] = journal.run.stats["verified"]
+        for name, found in checked.items():
+            if found is not None:
+                stats[name] = asdict(found)
+            elif name in journal.run.stats:  # of an earlier run, whose samples are here too
+                stats[name] = journal.run.stats[name]
         journal.close(
             stats,
             counts={"problems": plan.problems, "samples_asked": plan.samples},
@@ -422,7 +466,7 @@ class LoadedJob:
                 "loading_seconds": round(self.loading_seconds, 3),
                 "sampling_seconds": round(before.get("sampling_seconds", 0.0) + seconds, 3),
                 "cpu_seconds": round(before.get("cpu_seconds", 0.0) + cpu_seconds, 3),
-                "progress": pace.close(seconds, self.engine.stats.generated_tokens),
+                "progress": pace.close(seconds, counted["generated_tokens"]),
             },
         )
 

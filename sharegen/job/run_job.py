@@ -54,6 +54,7 @@ def run_job(
     strict: bool = False,
     retry_failed: bool = False,
     verify: int | None = None,
+    check_determinism: int | None = None,
     execute: Isolation | None = None,
     watcher: Watcher | None = None,
     command: str | None = None,
@@ -67,6 +68,7 @@ def run_job(
         failed are drawn again.
     execute: the sandbox in which programs run to say which are right, where the rule asks that.
     verify: how many random steps to check against the model's own attention when all is drawn.
+    check_determinism: how many finished samples to draw again in another batch, and to compare.
     command: what was typed, for the record.
 
     Raises a SharegenError for everything that is wrong with input, model, memory or journal, and
@@ -116,7 +118,7 @@ def run_job(
                     retry_failed=retry_failed,
                     adopt=adopt,
                 )
-                if complete is not None:
+                if complete is not None and check_determinism is None:
                     return complete
                 refuse_other_shards(family, share, content)
             samplings = [problem.sampling for problem in own.problems]
@@ -131,7 +133,10 @@ def run_job(
                     log_discarded(family.own)
                 files = (family.own, *others)
                 extent = extent_of(share, None if overwrite else family.own)
-                job = LoadedJob(content, family.own, watcher, verify, share, others, server, clock)
+                job = LoadedJob(
+                    content, family.own, watcher, verify, share, others, server, clock,
+                    check_determinism,
+                )  # fmt: skip
                 with (
                     closing(job),
                     job.open_journal(file, extent, overwrite, command, adopt) as journal,

@@ -34,5 +34,8 @@ class Watcher:
         """
         return nullcontext(None)
 
+    def drawing_again(self, samples: int) -> None:
+        """All is drawn; so many samples at most are about to be drawn again, and compared."""
+
     def verifying(self, steps: int) -> None:
         """All is drawn; so many steps are about to be computed by the model's own attention."""

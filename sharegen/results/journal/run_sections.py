@@ -114,6 +114,7 @@ _CHECKS: dict[str, tuple[tuple[str | None, Check, str], ...]] = {
         ("kv_in_steps", _or_none(_is_use), "use of blocks"),
         ("steps_by_levels", _or_none(_is_numbers), "object of numbers"),
         ("verified", _or_none(_is_section), "object"),
+        ("drawn_again", _or_none(_is_section), "object"),
         ("idle", lambda value: isinstance(value, list), "list"),
         ("mixers", lambda value: True, ""),
         ("slow_attention", _or_none(_is_text), "text"),

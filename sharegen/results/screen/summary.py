@@ -144,6 +144,8 @@ def _numbers(
     if stats.get("verified"):
         has_fp8 = run.configuration.get("kv_cache_dtype") == "fp8"
         table.add_row("[dim]verified[/]", _verified(stats["verified"], has_fp8))
+    if stats.get("drawn_again"):
+        table.add_row("[dim]drawn again[/]", _drawn_again(stats["drawn_again"]))
     counted, known = stats.get("samples_recorded"), run.counts.get("samples")
     if counted is not None and known is not None and counted < known:
         note = "a run that was killed left no counts"
@@ -222,6 +224,17 @@ def _verified(found: Mapping[str, Any], has_fp8: bool) -> str:
     elif has_fp8:
         text += f"; that is {_distance(found)}"
     return text + (f"; {without}" if without else "")
+
+
+def _drawn_again(found: Mapping[str, Any]) -> str:
+    """How many samples came out as they were, of those that --check-determinism drew again."""
+    samples, same = found["samples"], found["same"]
+    if same == samples:
+        return f"{samples:,} samples, in another batch: [bold]all the same, byte for byte[/]"
+    return (
+        f"{samples:,} samples, in another batch: {same:,} the same, byte for byte "
+        f"(the first that is not: {visible(str(found['first']))})"
+    )
 
 
 def _distance(far: Mapping[str, Any]) -> str:
