@@ -8,10 +8,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sharegen import kernels
-
 if TYPE_CHECKING:
     import torch
+
+KERNELS = Path(__file__).parents[1] / "kernels"
 
 _LIBRARIES = {"cublas": ("nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cublas-cu13")}
 _COMPARED = ("card", "driver", "torch", "triton", "cuda", "cublas", "kernels")
@@ -41,9 +41,8 @@ def arithmetic(device: torch.device) -> dict[str, str]:
 def kernels_version() -> str:
     """A hash of the kernels' sources, which versions of the package between releases share."""
     digest = hashlib.blake2b(digest_size=6)
-    for folder in sorted(kernels.__path__):
-        for source in sorted(Path(folder).glob("*.py")):
-            digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    for source in sorted(KERNELS.glob("*.py")):
+        digest.update(source.name.encode() + b"\0" + source.read_bytes())
     return digest.hexdigest()
 
 

@@ -21,7 +21,7 @@ def test_the_kernels_version_is_of_their_sources(
     first = kernels_version()
     assert first == kernels_version() and len(first) == 12
     (tmp_path / "other.py").write_text("x = 1\n")
-    monkeypatch.setattr(arithmetic.kernels, "__path__", [str(tmp_path)])
+    monkeypatch.setattr(arithmetic, "KERNELS", tmp_path)
     other = kernels_version()
     (tmp_path / "other.py").write_text("x = 2\n")
     assert len({first, other, kernels_version()}) == 3
