@@ -24,6 +24,10 @@ from sharegen.workload.recipe import RECIPES
 
 _DATA = RECIPES / "tinymath"
 _SHOTS = 10
+_COUNTS = (
+    "prompt_tokens_total", "prompt_tokens_computed_total", "prefill_steps_total",
+    "decode_steps_total",
+)  # fmt: skip
 _CLIENTS = (1, 8, 64)
 _EACH = 4  # requests of a client, of which the first is not counted
 
@@ -68,12 +72,14 @@ def serve_load(
         ]
     own_seconds, own_tokens = _by_llm(model, prompts, load.samples_of_a_prompt, max_tokens)
     rate, own = tokens / seconds, own_tokens / own_seconds
-    names = ("prompt_tokens_total", "prompt_tokens_computed_total")
-    asked, computed = (after[f"sharegen_{n}"] - before[f"sharegen_{n}"] for n in names)
+    counts = {
+        name.removesuffix("_total"): after[f"sharegen_{name}"] - before[f"sharegen_{name}"]
+        for name in _COUNTS
+    }
     return {
         **asdict(load),
         "serve": {"seconds": seconds, "tokens": tokens, "tokens_per_second": rate,
-                  "prompt_tokens": asked, "prompt_tokens_computed": computed,
+                  **counts,
                   "cpu_seconds": round(server_cpu, 2), "client_cpu_seconds": round(own_cpu, 2)},
         "llm": {"seconds": own_seconds, "tokens": own_tokens, "tokens_per_second": own},
         "ratio": rate / own, "latency": table, "arrivals": arrivals,

@@ -1,17 +1,35 @@
-"""A worker's side of requests that arrive while others run: which can run, and how far they are."""
+"""A worker's side of requests that arrive while others run: which can run, and how far they are.
+
+A step that computes prompts reads all weights for a few rows, and those that decode wait for it. So
+where many decode, what comes is gathered for some steps; what comes alone is admitted at once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from sharegen.engine.core.request import Completion, Request
-from sharegen.engine.engine import Engine
 from sharegen.engine.parallel.messages import Growth, Work
 from sharegen.errors import SharegenError
 
+if TYPE_CHECKING:
+    from sharegen.engine.engine import Engine
+
 TOGETHER_SECONDS = 0.003
 """For which the first request waits, where nothing runs, for those that come with it."""
+
+_STEPS = 8
+"""Steps between two admissions, where those that wait are few beside those that decode."""
+
+_MANY = 8
+"""Samples that decode for one that waits, from which those that wait are few."""
+
+
+def is_time(waiting: int, running: int, steps: int) -> bool:
+    """Whether to admit so many samples, so many steps after the last ones."""
+    return steps >= _STEPS or _MANY * waiting >= running
 
 
 @dataclass
@@ -29,6 +47,7 @@ class Arrivals:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._waiting: list[Request] = []
+        self._steps = _STEPS  # since the last were admitted
         self._streams: dict[int, _Stream] = {}  # by key
         self._refused: dict[int, SharegenError] = {}
 
@@ -38,7 +57,7 @@ class Arrivals:
         return bool(self._waiting)
 
     def come(self, work: Work) -> None:
-        """More requests; they are admitted together with what else comes before the next step."""
+        """More requests; they are admitted together with what else comes until it is time."""
         self._waiting += work.requests
         for request in work.requests:
             if request.key in work.streams:
@@ -51,7 +70,13 @@ class Arrivals:
         self._engine.cancel(key, samples)
 
     def admit(self) -> None:
-        """Give the engine what has come, except what can never run."""
+        """Before each step: give the engine what has come, except what can never run."""
+        self._steps += 1
+        waiting = sum(len(request.samples) for request in self._waiting)
+        running = self._engine.stats.running if self._engine.has_work else 0
+        if not waiting or not is_time(waiting, running, self._steps):
+            return
+        self._steps = 0
         requests, self._waiting = self._waiting, []
         good = []
         for request, error in zip(requests, self._engine.errors(requests), strict=True):
