@@ -489,6 +489,9 @@ def serve_load(
         list[str] | None,
         typer.Option(help="A flag of `sharegen serve`, as --flag=--device=cpu (repeatable)."),
     ] = None,
+    commit: Annotated[
+        str | None, typer.Option(help="Of the code, where this is no clone with its history.")
+    ] = None,
 ) -> None:
     """`sharegen serve` under a harness's load, beside one call of LLM, and its latencies.
 
@@ -498,5 +501,5 @@ def serve_load(
     from benchmarks.serve_load import serve_load as run
 
     load = Load(model, requests, at_once, samples, max_tokens)
-    result = run(load, clients or [], rate or [], flag or [])
-    typer.echo(json.dumps(result))
+    for found in run(load, clients or (), rate or (), flag or (), commit):
+        typer.echo(json.dumps(found))

@@ -91,11 +91,38 @@ class Sum(_Part):
     difference: float
 
 
+class Points(_Part):
+    """Milliseconds: the median, and what 99 of 100 stay below."""
+
+    p50: Positive
+    p99: Positive
+
+
+class Latency(_Part):
+    """What so many clients of a server wait for, each of which asks one request after the other."""
+
+    clients: int
+    first_token: Points
+    token: Points
+
+
+class Arrivals(_Part):
+    """Requests that come to a server at random times, `rate` a second. shared: whether prompts
+    share their examples. mean: milliseconds from arrival to end by the tokens of the answer."""
+
+    rate: Positive
+    requests: int
+    shared: bool
+    mean: Positive
+    normalised: Points
+
+
 class Numbers(_Part):
     """What was measured; one of tokens_per_second, layers and sums is there.
 
     seconds: the sampling of `tokens`. command_seconds: a whole command, of which start_seconds
     came before its first sample was asked for, and end_seconds after the last one had come.
+    call_tokens_per_second: of a server, what one call of `LLM.generate` draws that asks the same.
     """
 
     tokens_per_second: Positive | None = None
@@ -112,6 +139,9 @@ class Numbers(_Part):
     peak_kv_bytes: int | None = None
     layers: tuple[Layer, ...] = ()
     sums: tuple[Sum, ...] = ()
+    call_tokens_per_second: Positive | None = None
+    latencies: tuple[Latency, ...] = ()
+    arrivals: tuple[Arrivals, ...] = ()
 
     @model_validator(mode="after")
     def _is_something(self) -> Numbers:
@@ -156,7 +186,7 @@ class Measurement(_Part):
 
     name: str
     row: str
-    kind: Literal["job", "command", "cpu", "attention", "sums"]
+    kind: Literal["job", "command", "cpu", "attention", "sums", "serve"]
     command: str | None
     date: datetime.date
     commit: Annotated[str, Field(pattern=r"^[0-9a-f]{7,40}(\+changes)?$")] | None

@@ -9,15 +9,22 @@ server has ended. The latencies: so many clients that ask one after the other, b
 from __future__ import annotations
 
 import asyncio
+import datetime
 import json
+import math
 import statistics
+import sys
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from openai import AsyncOpenAI
 
 from benchmarks.arrivals import poisson
+from benchmarks.card.machine import find_machine
+from benchmarks.measurement import Arrivals, Latency, Measurement, Numbers, Points, Workload
 from benchmarks.serving import Spawned, spawned
 from sharegen import LLM, SamplingParams
 from sharegen.workload.recipe import RECIPES
@@ -29,6 +36,7 @@ _COUNTS = (
     "decode_steps_total",
 )  # fmt: skip
 _CLIENTS = (1, 8, 64)
+_ARRIVING = 48  # requests of each rate
 _EACH = 4  # requests of a client, of which the first is not counted
 
 
@@ -53,36 +61,77 @@ class Load:
 
 
 def serve_load(
-    load: Load, clients: list[int], rates: list[float], flags: list[str]
-) -> dict[str, Any]:
-    """Both rates in tokens a second, their ratio, and latencies by clients and by arrivals."""
-    prompts, model, max_tokens = load.prompts(), load.model, load.max_tokens
+    load: Load,
+    clients: Sequence[int],
+    rates: Sequence[float],
+    flags: Sequence[str],
+    commit: str | None,
+) -> Iterator[dict[str, Any]]:
+    """What was measured, each as soon as it is known, and last of all the whole as a measurement.
+
+    flags: of `sharegen serve`. commit: of the code, where there is no clone to ask.
+    """
+    machine = find_machine(commit)
+    prompts, model = load.prompts(), load.model
     with spawned(model, *flags) as server:
-        asyncio.run(_together(server, model, prompts[:2], 2, max_tokens))  # what is first is slow
-        before, cpu, own_cpu = server.metrics(), server.cpu_seconds, time.process_time()
-        seconds, tokens = asyncio.run(_together(server, model, prompts, load.at_once, max_tokens))
-        own_cpu, server_cpu = time.process_time() - own_cpu, server.cpu_seconds - cpu
-        after = server.metrics()
-        table = [
-            asyncio.run(_latencies(server, model, prompts, count, max_tokens))
-            for count in clients or _CLIENTS
-        ]
-        arrivals = [
-            asyncio.run(_arriving(server, model, prompts, rate, max_tokens)) for rate in rates
-        ]
-    own_seconds, own_tokens = _by_llm(model, prompts, load.samples_of_a_prompt, max_tokens)
-    rate, own = tokens / seconds, own_tokens / own_seconds
+        asyncio.run(_together(server, load, prompts[:2]))  # what is first is slow
+        rate = _rate(server, load, prompts)
+        yield rate
+        latencies = []
+        for count in clients or _CLIENTS:
+            latencies.append(asyncio.run(_latencies(server, load, prompts, count)))
+            yield latencies[-1].model_dump()
+        arrivals = []
+        for each in rates:
+            for shared in (True, False):
+                arrivals.append(asyncio.run(_arriving(server, load, prompts, each, shared)))
+                yield arrivals[-1].model_dump()
+        gpus = _gpus_of(flags) if machine.gpus else 0
+    seconds, tokens = _by_llm(load, prompts)
+    call = tokens / seconds
+    yield {"call_tokens_per_second": call, "ratio": rate["tokens_per_second"] / call}
+    card, today = machine.card(gpus), datetime.date.today()
+    row = f"serve-{Path(model).name}"
+    kind = card.name.lower().replace("nvidia ", "").split()[0] if gpus else "cpu"
+    found = Measurement(
+        name=f"{today}-{kind}-{row}", row=row, kind="serve", date=today, commit=machine.commit,
+        command="python -m benchmarks serve-load " + " ".join(sys.argv[2:]),
+        versions=machine.versions(gpus), card=card, shape=Path(model).name,
+        workload=Workload(
+            name=f"{load.at_once} requests at once",
+            problems=-(-load.requests // load.samples_of_a_prompt),
+            samples=load.samples_of_a_prompt,
+            output=load.max_tokens,
+        ),
+        numbers=Numbers(
+            tokens_per_second=rate["tokens_per_second"], tokens=rate["tokens"],
+            seconds=rate["seconds"], call_tokens_per_second=call, latencies=tuple(latencies),
+            arrivals=tuple(arrivals),
+        ),
+        printed=rate,
+    )  # fmt: skip
+    yield found.model_dump(mode="json", exclude_defaults=True)
+
+
+def _gpus_of(flags: Sequence[str]) -> int:
+    """GPUs of a server with these flags, each written as --name=value."""
+    said = dict(flag.partition("=")[::2] for flag in flags)
+    return math.prod(int(said.get(name, 1)) for name in ("--workers", "--tensor-parallel-size"))
+
+
+def _rate(server: Spawned, load: Load, prompts: list[str]) -> dict[str, Any]:
+    """What all requests took, and what the server counted meanwhile."""
+    before, cpu, own_cpu = server.metrics(), server.cpu_seconds, time.process_time()
+    seconds, tokens = asyncio.run(_together(server, load, prompts))
+    own_cpu, server_cpu = time.process_time() - own_cpu, server.cpu_seconds - cpu
+    after = server.metrics()
     counts = {
         name.removesuffix("_total"): after[f"sharegen_{name}"] - before[f"sharegen_{name}"]
         for name in _COUNTS
     }
     return {
-        **asdict(load),
-        "serve": {"seconds": seconds, "tokens": tokens, "tokens_per_second": rate,
-                  **counts,
-                  "cpu_seconds": round(server_cpu, 2), "client_cpu_seconds": round(own_cpu, 2)},
-        "llm": {"seconds": own_seconds, "tokens": own_tokens, "tokens_per_second": own},
-        "ratio": rate / own, "latency": table, "arrivals": arrivals,
+        **asdict(load), "seconds": seconds, "tokens": tokens, "tokens_per_second": tokens / seconds,
+        "cpu_seconds": round(server_cpu, 2), "client_cpu_seconds": round(own_cpu, 2), **counts,
     }  # fmt: skip
 
 
@@ -99,17 +148,16 @@ def _rows(name: str) -> list[tuple[str, str]]:
     return [(row["question"], row["answer"]) for row in map(json.loads, lines)]
 
 
-async def _together(
-    server: Spawned, model: str, prompts: list[str], at_once: int, max_tokens: int
-) -> tuple[float, int]:
+async def _together(server: Spawned, load: Load, prompts: list[str]) -> tuple[float, int]:
     """Seconds and tokens of requests, of which so many are always under way."""
-    room = asyncio.Semaphore(at_once)
+    room = asyncio.Semaphore(load.at_once)
 
     async def ask(client: AsyncOpenAI, prompt: str) -> int:
         async with room:
             answer = await client.completions.create(
-                model=model, prompt=prompt, max_tokens=max_tokens, extra_body={"ignore_eos": True}
-            )
+                model=load.model, prompt=prompt, max_tokens=load.max_tokens,
+                extra_body={"ignore_eos": True},
+            )  # fmt: skip
         assert answer.usage is not None
         return answer.usage.completion_tokens
 
@@ -120,9 +168,7 @@ async def _together(
     return seconds, sum(tokens)
 
 
-async def _latencies(
-    server: Spawned, model: str, prompts: list[str], clients: int, max_tokens: int
-) -> dict[str, Any]:
+async def _latencies(server: Spawned, load: Load, prompts: list[str], clients: int) -> Latency:
     """Milliseconds to the first token, and for each further one, of clients side by side."""
     firsts: list[float] = []
     each: list[float] = []
@@ -132,27 +178,30 @@ async def _latencies(
             prompt = prompts[(number * _EACH + turn) % len(prompts)]
             start, times = time.perf_counter(), []
             stream = await client.completions.create(
-                model=model, prompt=prompt, max_tokens=max_tokens, stream=True,
+                model=load.model, prompt=prompt, max_tokens=load.max_tokens, stream=True,
                 extra_body={"ignore_eos": True, "return_token_ids": True},
             )  # fmt: skip
             async for _ in stream:
                 times.append(time.perf_counter())
             if turn and len(times) > 1:
                 firsts.append(1e3 * (times[0] - start))
-                each.append(1e3 * (times[-1] - times[0]) / (max_tokens - 1))
+                each.append(1e3 * (times[-1] - times[0]) / (load.max_tokens - 1))
 
     async with AsyncOpenAI(base_url=server.url, api_key="none", timeout=3600) as client:
         await asyncio.gather(*(ask(client, number) for number in range(clients)))
-    return {"clients": clients, "first_token_ms": _points(firsts), "token_ms": _points(each)}
+    return Latency(clients=clients, first_token=_points(firsts), token=_points(each))
 
 
 async def _arriving(
-    server: Spawned, model: str, prompts: list[str], rate: float, max_tokens: int
-) -> dict[str, Any]:
+    server: Spawned, load: Load, prompts: list[str], rate: float, shared: bool
+) -> Arrivals:
     """Normalised latency, seconds from arrival to end by the tokens, of requests at random times.
 
     Source: ChunkAttention (2402.15220), figure 5: Poisson arrivals, `rate` a second on average.
     """
+    prompts = [prompts[i * load.samples_of_a_prompt % len(prompts)] for i in range(_ARRIVING)]
+    if not shared:
+        prompts = [f"{rate:g}.{i}. {prompt}" for i, prompt in enumerate(prompts)]
     loop = asyncio.get_running_loop()
     begin = loop.time() + 0.1
     found: list[float] = []
@@ -160,32 +209,35 @@ async def _arriving(
     async def ask(client: AsyncOpenAI, at: float, prompt: str) -> None:
         await asyncio.sleep(begin + at - loop.time())
         answer = await client.completions.create(
-            model=model, prompt=prompt, max_tokens=max_tokens, extra_body={"ignore_eos": True}
-        )
+            model=load.model, prompt=prompt, max_tokens=load.max_tokens,
+            extra_body={"ignore_eos": True},
+        )  # fmt: skip
         assert answer.usage is not None
         found.append((loop.time() - begin - at) / answer.usage.completion_tokens)
 
     async with AsyncOpenAI(base_url=server.url, api_key="none", timeout=3600) as client:
         times = poisson(rate, len(prompts), seed=0)
         await asyncio.gather(*(ask(client, *one) for one in zip(times, prompts, strict=True)))
-    normalised = {"mean": round(1e3 * statistics.fmean(found), 2)}
-    normalised |= _points([1e3 * value for value in found])
-    return {"rate": rate, "requests": len(prompts), "normalised_ms": normalised}
+    values = [1e3 * value for value in found]
+    return Arrivals(
+        rate=rate, requests=len(prompts), shared=shared, mean=round(statistics.fmean(values), 2),
+        normalised=_points(values),
+    )  # fmt: skip
 
 
-def _points(values: list[float]) -> dict[str, float]:
+def _points(values: list[float]) -> Points:
     cuts = statistics.quantiles(values, n=100, method="inclusive")
-    return {"p50": round(cuts[49], 2), "p99": round(cuts[98], 2)}
+    return Points(p50=round(cuts[49], 2), p99=round(cuts[98], 2))
 
 
-def _by_llm(model: str, prompts: list[str], samples: int, max_tokens: int) -> tuple[float, int]:
+def _by_llm(load: Load, prompts: list[str]) -> tuple[float, int]:
     """Seconds and tokens of one call with the same prompts, each once with all its samples."""
-    params = SamplingParams(n=samples, max_tokens=max_tokens, ignore_eos=True)
-    folder = _DATA / "model" if model == "tinymath" else model
-    with LLM(folder) as llm:
+    each = load.samples_of_a_prompt
+    params = SamplingParams(n=each, max_tokens=load.max_tokens, ignore_eos=True)
+    with LLM(_DATA / "model" if load.model == "tinymath" else load.model) as llm:
         llm.generate(prompts[:1], params)
         llm.reset_prefix_cache()
         start = time.perf_counter()
-        outputs = llm.generate(prompts[::samples], params)
+        outputs = llm.generate(prompts[::each], params)
         seconds = time.perf_counter() - start
     return seconds, sum(len(one.token_ids) for found in outputs for one in found.outputs)

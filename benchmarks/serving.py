@@ -16,7 +16,7 @@ from sharegen.errors import SharegenError
 
 @dataclass(frozen=True)
 class Spawned:
-    """A server that answers at a port of this machine."""
+    """A server that answers at a port of this machine, and the engines that it has started."""
 
     pid: int
     port: int
@@ -34,15 +34,19 @@ class Spawned:
 
     @property
     def descriptors(self) -> int:
-        return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
+        return self._count("fd")
 
     @property
     def threads(self) -> int:
-        return len(list(Path(f"/proc/{self.pid}/task").iterdir()))
+        return self._count("task")
+
+    def _count(self, folder: str) -> int:
+        paths = (Path(f"/proc/{pid}/{folder}") for pid in _family(self.pid))
+        return sum(len(list(path.iterdir())) for path in paths)
 
     @property
     def cpu_seconds(self) -> float:
-        """Processor time of the process, and of those that it started and that live, until now."""
+        """Processor time until now."""
         ticks = 0
         for pid in _family(self.pid):
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -51,9 +55,9 @@ class Spawned:
 
     @property
     def resident(self) -> int:
-        """Bytes of memory that it holds."""
-        pages = Path(f"/proc/{self.pid}/statm").read_text().split()[1]
-        return int(pages) * 4096
+        """Bytes of memory that it holds; what processes share counts for each."""
+        sizes = (Path(f"/proc/{pid}/statm").read_text() for pid in _family(self.pid))
+        return 4096 * sum(int(size.split()[1]) for size in sizes)
 
 
 def _family(pid: int) -> list[int]:

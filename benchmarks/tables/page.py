@@ -59,6 +59,7 @@ def page(measured: Sequence[Measurement]) -> str:
         *_section("One GPU", [row for row in jobs if row.card.count == 1], _job),
         *_section("Several GPUs", [row for row in jobs if row.card.count > 1], _parallel),
         *_section("A whole command", _of(measured, "command"), _command),
+        *_section("A server", _of(measured, "serve"), None),
         *_section("CPU", _of(measured, "cpu"), _cpu),
         *_section("One layer of attention", _of(measured, "attention"), None),
         *_section("Sums over GPUs", _of(measured, "sums"), None),
@@ -81,6 +82,10 @@ _INTRODUCTIONS = {
     "model is cut among. Tokens per second are those of all GPUs.",
     "A whole command": "From the shell's prompt to the shell's prompt, with tokenizer, stop "
     "strings and journal.",
+    "A server": "`sharegen serve` asked through the openai client, in a process of its own on the "
+    "same machine: each prompt as many requests of one sample, beside one call of `LLM.generate` "
+    "that asks the same. Milliseconds by clients that ask one request after the other; and, of "
+    "requests that come at random times, from arrival to end by the tokens of the answer.",
     "CPU": "The bundled model in float32.",
     "One layer of attention": "Microseconds of one layer in a decoding step, bfloat16, by replays "
     "of a CUDA graph with a cold L2 cache. Lengths are tokens that all share, tokens of a problem, "
@@ -210,6 +215,7 @@ def _lists(row: Measurement) -> Iterator[str]:
     yield (
         f"{row.card.label}, {row.date:%Y-%m-%d}, commit {commit}. {row.note or ''}".rstrip() + "\n"
     )
+    yield from _serve(row)
     if row.numbers.layers:
         yield table(
             ("heads", "lengths", "sharegen", "FlashInfer", "torch", "floor"),
@@ -226,6 +232,37 @@ def _lists(row: Measurement) -> Iterator[str]:
                 (number(each.bytes), number(each.nccl, 1), number(each.two_shot_with_copy, 1),
                  number(each.two_shot, 1), number(each.one_shot, 1))
                 for each in row.numbers.sums
+            ],
+        ) + "\n"  # fmt: skip
+
+
+def _serve(row: Measurement) -> Iterator[str]:
+    """What a server was measured to do."""
+    numbers, call = row.numbers, row.numbers.call_tokens_per_second
+    if call is not None and numbers.tokens_per_second is not None:
+        yield table(
+            ("shape", "tokens per second", "one call's", "of it"),
+            [(row.shape or "", number(numbers.tokens_per_second), number(call),
+              f"{numbers.tokens_per_second / call:.0%}")],
+        ) + "\n"  # fmt: skip
+    if numbers.latencies:
+        yield table(
+            ("clients", "first token", "99 of 100", "each further one", "99 of 100"),
+            [
+                (number(each.clients), number(each.first_token.p50, 1),
+                 number(each.first_token.p99, 1), number(each.token.p50, 1),
+                 number(each.token.p99, 1))
+                for each in numbers.latencies
+            ],
+        ) + "\n"  # fmt: skip
+    if numbers.arrivals:
+        yield table(
+            ("a second", "prompts", "mean", "median", "99 of 100"),
+            [
+                (number(each.rate, 1), "shared" if each.shared else "not shared",
+                 number(each.mean, 1), number(each.normalised.p50, 1),
+                 number(each.normalised.p99, 1))
+                for each in numbers.arrivals
             ],
         ) + "\n"  # fmt: skip
 
