@@ -53,7 +53,7 @@ def __getattr__(name: str) -> Any:
         said = f"module 'sharegen' has no attribute {name!r}"
         raise AttributeError(said, name=name, obj=_sys.modules[__name__])
     if name == "LLM":
-        _import_module("sharegen.engine.model.kept_names").keep_names()
+        _import_module("sharegen.engine.model.starting.kept_names").keep_names()
     return getattr(_import_module(_HOMES.get(name, "sharegen.outputs")), name)
 
 

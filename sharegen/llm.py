@@ -123,7 +123,7 @@ class LLM:
         max_model_len: int | None = None,
         swap_space: float = 0.0,
         block_size: int = 16,
-        compile: bool = True,
+        compile: bool | None = None,
         deterministic: bool = False,
         show_model: bool = False,
         enforce_eager: bool = False,

@@ -448,8 +448,8 @@ def test_a_tokenizer_that_is_not_there(folder: Path, tmp_path: Path) -> None:
 
 
 def test_compile_is_the_engine_s(bare: LLM, folder: Path) -> None:
-    assert bare.engine.config.compile
-    assert not LLM(folder, kv_cache_memory=MEMORY, compile=False).engine.config.compile
+    assert bare.engine.config.compiles
+    assert not LLM(folder, kv_cache_memory=MEMORY, compile=False).engine.config.compiles
 
 
 # -- tokens of a prompt -------------------------------------------------------------------------

@@ -63,6 +63,11 @@ class EngineConfig(EngineParameters):
         ),
     ] = None
 
+    @property
+    def compiles(self) -> bool:
+        """Whether a GPU's code is compiled before the first token, as far as there is any."""
+        return self.compile is not False
+
     def __post_init__(self) -> None:
         check(self, _DECLARED.values())
         if self.gpu_memory_utilization is not None and self.kv_cache_memory is not None:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from sharegen.common.at_exit import closed_at_exit
+from sharegen.common.start_clock import START, WARMING_UP
 from sharegen.engine.cache.arrivals import with_splits
 from sharegen.engine.cache.paths import Paths
 from sharegen.engine.cache.prefix_tree import PrefixTree
@@ -97,7 +98,10 @@ class Engine:
         self.model.weights.look()  # as they are now, in memory that may be another than before
 
     def _prepare(self, costs: CostModel | None) -> None:
-        """Make the device ready, and on a GPU run small jobs in every attention mode."""
+        """Make the device ready, and on a GPU run small jobs in every attention mode.
+
+        Where nothing is to be compiled before the first token, kernels are when they are needed.
+        """
         prepared = Prepared(self.model, self.tokenizer, self.config)
         self.threads = prepared.threads
         on_gpu = self.model.device.type == "cuda"
@@ -105,14 +109,18 @@ class Engine:
             costs = load_costs(torch.cuda.get_device_name(self.model.device))
         # A deterministic engine reads the tree in one way, which the job's tree decides.
         modes = (costs,) if self.config.deterministic else ATTENTION_MODES
-        for mode in modes if on_gpu else ():
-            self._start(prepared, mode)
-            if self.stats.slow_attention is None:
-                warm_up(self.generate, self.reset_prefix_cache, self.slots, self.config.block_size)
-            del self.runner  # its buffers, before there are others
+        with START.part(WARMING_UP):
+            for mode in modes if on_gpu and self.config.compiles else ():
+                self._warm_up(prepared, mode)
         self._start(prepared, costs)
         warn_of_slow_parts(self.stats, on_gpu)
         warn_of_an_end_that_is_none(self.tokenizer, self.model.eos_token_ids)
+
+    def _warm_up(self, prepared: Prepared, mode: CostModel | None) -> None:
+        self._start(prepared, mode)
+        if self.stats.slow_attention is None:
+            warm_up(self.generate, self.reset_prefix_cache, self.slots, self.config.block_size)
+        del self.runner  # its buffers, before there are others
 
     def _start(self, prepared: Prepared, costs: CostModel | None) -> None:
         """Everything that a job changes, as it is before the first one."""

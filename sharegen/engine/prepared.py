@@ -30,6 +30,7 @@ from sharegen.engine.execute.room import Room
 from sharegen.engine.execute.runner import Runner
 from sharegen.engine.execute.states import StatePool, step_kernels
 from sharegen.engine.execute.swap_space import SwapSpace, open_swap_space
+from sharegen.engine.model.compile.kept_code import keep_compiled_code
 from sharegen.engine.model.compile.wanted_rows import skip_unwanted_rows
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.steady.holding import hold_products
@@ -210,12 +211,11 @@ def _made_fast(model: LoadedModel, config: EngineConfig, steady_rows: Sequence[i
     differ.
     """
     on_gpu = model.device.type == "cuda"
-    if on_gpu and config.compile and not config.enforce_eager:
+    if on_gpu:
+        keep_compiled_code(torch.cuda.get_device_name(model.device))
+    if on_gpu and config.compiles and not config.enforce_eager:
         # Here, for with it comes torch's compiler: a second, and for GPUs alone.
         with START.part(COMPILING):
-            from sharegen.engine.model.compile.kept_code import keep_compiled_code
-
-            keep_compiled_code(torch.cuda.get_device_name(model.device))
             from sharegen.engine.model.compile.compiling import optimise
 
             return optimise(model, steady_rows)

@@ -1,4 +1,4 @@
-"""What a job imports before it computes: less of it where it will compute on a CPU."""
+"""What a job imports before it computes: less of it where nothing is to be compiled."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 import sys
 
 from sharegen.common.start_clock import IMPORTS, START
-from sharegen.engine.model.kept_names import keep_names
-from sharegen.engine.model.lean_imports import import_transformers
+from sharegen.engine.model.starting.kept_names import keep_names
+from sharegen.engine.model.starting.lean_imports import import_transformers
 from sharegen.workload.configuration import Configuration
 
 _GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # of NVIDIA, of AMD, of either under Windows
@@ -21,7 +21,8 @@ def import_engine(configuration: Configuration) -> None:
     machine = configuration.machine
     with START.part(IMPORTS):
         keep_names()
-        if on_cpu(configuration) and machine.ray is None and machine.tensor_parallel_size == 1:
+        is_uncompiled = on_cpu(configuration) or machine.compile is False
+        if is_uncompiled and machine.ray is None and machine.tensor_parallel_size == 1:
             import_transformers()
         import sharegen.engine.model.load  # noqa: F401
 

@@ -19,15 +19,17 @@ from sharegen.common.parameters.parameter import values_of
 from sharegen.common.start_clock import START, WORKERS, with_engine
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.core.lengths import Lengths
+from sharegen.engine.model.starting.read_ahead import read_ahead
 from sharegen.engine.parallel.copies import ForkServer
 from sharegen.errors import CapacityError, DataError, SharegenError
 from sharegen.job.arithmetic import arithmetic, changed
 from sharegen.job.beside import finished_beside
+from sharegen.job.compile_rule import shape_of, shape_on_disk, with_compile
 from sharegen.job.counts import added
 from sharegen.job.drawn_again import DrawnAgain, draw_again
 from sharegen.job.engines import EngineSpec, sampling_params, start
 from sharegen.job.environment import environment
-from sharegen.job.imports import import_engine
+from sharegen.job.imports import import_engine, on_cpu
 from sharegen.job.job_content import JobContent, of_ranks
 from sharegen.job.judging import Judge
 from sharegen.job.machine import (
@@ -36,9 +38,11 @@ from sharegen.job.machine import (
     extents,
     kv_cache_limit,
     load,
+    max_sequences,
     single,
     versions,
 )
+from sharegen.job.model_files import model_on_disk
 from sharegen.job.outcome import all_failed
 from sharegen.job.recording import record_of
 from sharegen.job.reordering import saved_by_order
@@ -61,6 +65,8 @@ from sharegen.workload.problem import Problem, random_key, tokenise_problems
 from sharegen.workload.sampling_section import Sampling
 
 if TYPE_CHECKING:
+    import torch
+
     from sharegen.engine.core.request import BeamSearchParams, Request, SamplingParams
     from sharegen.engine.verifying import Verified
 
@@ -94,12 +100,18 @@ class LoadedJob:
         a share are tokens already.
         """
         started = time.monotonic()
-        import_engine(content.configuration)  # before what imports all of it
+        samplings = [problem.sampling for problem in content.workload.problems]
+        configuration = content.configuration
+        model = model_on_disk(configuration)
+        if model is not None and configuration.machine.ray is None:
+            read_ahead(model)
+        if not on_cpu(configuration):
+            configuration = with_compile(configuration, samplings, shape_on_disk(configuration))
+        import_engine(configuration)  # before what imports all of it
         from sharegen.engine.config import EngineConfig
         from sharegen.engine.verifying import Verification
 
-        self.clock = clock = clock or clock_of(content.configuration, JournalFamily(own.path, own))
-        self.configuration = configuration = content.configuration
+        self.clock = clock = clock or clock_of(configuration, JournalFamily(own.path, own))
         self.workload = workload = content.workload
         self.own = own
         self.path = own.path
@@ -110,12 +122,15 @@ class LoadedJob:
         self._params: dict[int, tuple[SamplingParams, BeamSearchParams | None]] = {}
         self.verification = None if verify is None else Verification(verify)
         self._check_determinism = check_determinism
-        samplings = [problem.sampling for problem in workload.problems]
         self.engine_spec = EngineSpec.of(configuration, samplings)
         if verify is not None:
             self.engine_spec.check_verifiable(configuration)
         device = self.engine_spec.device
         self.model, self.tokenizer = load(configuration, not self.engine_spec.apart, device)
+        if device.type == "cuda":
+            shape = shape_of(self.model.config)
+            configuration = with_compile(configuration, samplings, shape)
+        self.configuration = configuration
         self.prompts: Sequence[Sequence[int]]
         self.splits: Sequence[Sequence[int]]  # which the engine's tree follows: it finds none anew
         self.alone: Sequence[bool]
@@ -133,14 +148,14 @@ class LoadedJob:
             paths = zip(self.prompts, self.splits, self.alone, strict=True)
             self.tree = self._tree_of([path for path in paths if path[0]])
         log_clock(clock, configuration)
-        self.content = replace(content, workload=self.workload)
+        self.content = replace(content, workload=self.workload, configuration=configuration)
         machine = configuration.machine
         self.blocks = blocks_of(configuration, self.model)
         limit = None
         if machine.kv_cache_memory is None:
             limit = kv_cache_limit(configuration, self.model, device, self.tree, self._samplings())
         config = EngineConfig(
-            **values_of(EngineParameters, machine),
+            **values_of(EngineParameters, machine) | {"max_sequences": self._most_rows(device)},
             kv_cache_limit=limit,
             seed=configuration.sampling.seed,
         )
@@ -385,6 +400,15 @@ class LoadedJob:
             kind = CapacityError if isinstance(first_error, CapacityError) else DataError
             raise kind(f"no row can be asked: {first_error}")
         return asked, requests
+
+    def _most_rows(self, device: torch.device) -> int | None:
+        """Sequences that decode together: on a GPU no more than the job has, for all that is made
+        ready for them.
+        """
+        if device.type == "cpu" or self.configuration.machine.deterministic:
+            return self.configuration.machine.max_sequences
+        samples = sum(sampling.rows for sampling in self._samplings())
+        return min(max_sequences(self.configuration, device), max(1, samples))
 
     def _plan(self, asked: list[_PendingProblem], tree: PrefixTree) -> SharingPlan:
         plan = make_plan(

@@ -81,16 +81,18 @@ class EngineParameters:
         int, Parameter("Tokens of a KV block.", ge=1, flag=Flag("--block-size", "N"))
     ] = 16
     compile: Annotated[
-        bool,
+        bool | None,
         Parameter(
-            "Whether the model's layers are fused and compiled on a GPU.",
+            "Whether the model's layers are fused and compiled on a GPU, and all kernels before "
+            "the first token. For a command null is where the job is long enough to be done "
+            "sooner so.",
             flag=Flag(
                 "--compile/--no-compile",
                 help="Fuse and compile the model's layers on a GPU.",
-                default="yes, where they compile",
+                default="where the job is done sooner so",
             ),
         ),
-    ] = True
+    ] = None
     deterministic: Annotated[
         bool,
         Parameter(

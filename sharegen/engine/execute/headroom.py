@@ -26,6 +26,7 @@ from sharegen.engine.model.tensor_parallel.ranks import alone
 from sharegen.engine.sample.sampler import SamplingState, ranks, sample, token_logprobs
 from sharegen.errors import CapacityError, UsageError
 
+_SMALL = 0.25  # of what is free: no steps take all the rest, so that nothing need be measured
 _OUTPUT = 4096  # tokens that penalties look back at; longer ones are in the margin
 
 _EVERYTHING = SamplingParams(
@@ -57,7 +58,7 @@ def kv_cache_memory(
     """Bytes that the KV cache takes: what is asked, else what there is, up to the limit.
 
     Beside it what the largest steps take, where the model is a rank's shard or the cache what they
-    leave on a GPU.
+    leave on a GPU. They are not run for a cache so small that they have room beside it.
 
     rows: sequences decoded together; tokens: of a prefill batch; blocks_per_full: of the cache's
     full blocks; latents: whether it has such; share: of a GPU, for model, steps and cache. Raises
@@ -75,7 +76,10 @@ def kv_cache_memory(
             check_fits(asked, _free_and_total(model.device)[0], "free on the GPU beside the model")
         else:
             check_fits(asked, memory_of_cpu(), "in this machine")
-    if on_gpu and (asked is None or model.ranks is not None):
+    is_measured = on_gpu and (asked is None or model.ranks is not None)
+    if is_measured and model.ranks is None and limit is not None and share is None:
+        is_measured = limit > _free_and_total(model.device)[0] * _SMALL
+    if is_measured:
         found, steps = _beside_steps(
             model, rows, tokens, block_size, blocks_per_full, latents, share
         )

@@ -7,7 +7,7 @@ import os
 import socket
 from multiprocessing.connection import Connection
 
-from sharegen.engine.model.lean_imports import import_transformers
+from sharegen.engine.model.starting.lean_imports import import_transformers
 from sharegen.engine.parallel.copies import COPY, NUMBER, RUNS
 
 

@@ -16,7 +16,7 @@ import sys
 from sharegen.common.import_path import import_path
 from sharegen.common.interpreter import start_interpreter
 from sharegen.common.start_clock import IMPORTS, START
-from sharegen.engine.model.kept_names import keep_names
+from sharegen.engine.model.starting.kept_names import keep_names
 
 
 def begin(module: str, descriptor: int) -> subprocess.Popen[bytes]:

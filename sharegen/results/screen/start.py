@@ -17,7 +17,18 @@ def start_in_words(run: RunFile) -> str | None:
         return None
     largest = sorted(parts, key=parts.get, reverse=True)[:_NAMED]
     named = ", ".join(f"{part} {parts[part]:,.1f}" for part in parts if part in largest)
-    return f"{sum(parts.values()):,.1f} s to the first sample ({named})"
+    compiled = _compiled(run)
+    said = f"{named}; {compiled}" if compiled else named
+    return f"{sum(parts.values()):,.1f} s to the first sample ({said})"
+
+
+def _compiled(run: RunFile) -> str | None:
+    """What was done with the model's layers, where there was a choice: on a GPU."""
+    machine = run.extent.get("machine")
+    compiles = machine.get("compile") if isinstance(machine, dict) else None
+    if run.stats.get("device") != "cuda" or compiles is None:
+        return None
+    return "layers compiled" if compiles else "layers not compiled"
 
 
 def print_start(console: Console, run: RunFile) -> None:
@@ -28,5 +39,8 @@ def print_start(console: Console, run: RunFile) -> None:
     table.add_column(justify="right")
     for part, seconds in parts.items():
         table.add_row(f"[dim]{part}[/]", f"{seconds:,.2f} s")
+    compiled = _compiled(run)
+    if compiled is not None:
+        table.add_row("[dim]on the GPU[/]", compiled)
     table.add_row("[bold]start[/]", f"[bold]{sum(parts.values()):,.2f} s[/]")
     console.print(table)

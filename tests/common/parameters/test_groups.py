@@ -70,7 +70,7 @@ def test_flags_are_of_one_key_each() -> None:
         ("dataset.split", "test"),
         ("machine.swap_space", "0"),
         ("machine.kv_cache_dtype", "auto"),
-        ("machine.compile", "yes, where they compile"),
+        ("machine.compile", "where the job is done sooner so"),
         ("model", None),
         ("reorder", None),
     ],

@@ -26,6 +26,7 @@ from sharegen.engine.model.fp8.blocks import check_block_products
 from sharegen.engine.model.fp8.loading import ToFP8
 from sharegen.engine.model.fp8.quantising import quantise_in_place
 from sharegen.engine.model.fp8.stored_fp8 import StoredFP8, stored_fp8
+from sharegen.engine.model.starting.moving import move_to
 from sharegen.errors import ModelError
 
 
@@ -71,7 +72,7 @@ def load_weights(
     refuse_missing(source, report)
     if fp8 is not None:
         model = fp8.finish(model)
-    return (model if stored is not None else model.to(device)).eval()
+    return (model if stored is not None else move_to(model, device)).eval()
 
 
 def _load_form(

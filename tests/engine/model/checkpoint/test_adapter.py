@@ -129,7 +129,7 @@ def test_what_peft_warns_of_is_told(folder: Path, tmp_path: Path) -> None:
 
 _LEAN = """
 import sys
-from sharegen.engine.model.lean_imports import import_transformers
+from sharegen.engine.model.starting.lean_imports import import_transformers
 
 import_transformers()
 from sharegen.engine.model.load import load_model

@@ -14,7 +14,7 @@ _LEFT_OUT = (
 
 _LEAN = f"""
 import sys
-from sharegen.engine.model.lean_imports import import_transformers
+from sharegen.engine.model.starting.lean_imports import import_transformers
 
 import_transformers()
 found = [name for name in {_LEFT_OUT!r} if name in sys.modules]
@@ -50,7 +50,7 @@ _NEEDS_MORE = """
 import sys
 from importlib.abc import MetaPathFinder
 
-from sharegen.engine.model.lean_imports import import_transformers
+from sharegen.engine.model.starting.lean_imports import import_transformers
 
 
 class NeedsMore(MetaPathFinder):

@@ -19,7 +19,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from sharegen.engine.model.kept_names import keep_names
+from sharegen.engine.model.starting.kept_names import keep_names
 
 _MODELS = (
     "transformers.modeling_utils",

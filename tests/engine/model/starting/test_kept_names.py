@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from sharegen.engine.model import kept_names
-from sharegen.engine.model.kept_names import _read, _stamp, _with_memory
+from sharegen.engine.model.starting import kept_names
+from sharegen.engine.model.starting.kept_names import _read, _stamp, _with_memory
 
 _NAMES = {
     frozenset({"torch"}): {"llama.modeling_llama": {"LlamaModel", "LlamaForCausalLM"}},
@@ -99,7 +99,7 @@ def test_transformers_that_its_user_works_on_is_left_alone(monkeypatch):
 
 _IMPORT = """
 import sys
-from sharegen.engine.model.kept_names import keep_names
+from sharegen.engine.model.starting.kept_names import keep_names
 finders = list(sys.meta_path)
 keep_names()
 import transformers
