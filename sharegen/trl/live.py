@@ -9,10 +9,12 @@ from weakref import WeakValueDictionary
 
 from transformers import TrainerCallback
 
+from sharegen.common.log import log
 from sharegen.engine.core.random_key import row_key
 from sharegen.engine.core.request import SamplingParams
 from sharegen.llm import LLM
 from sharegen.outputs import RequestOutput
+from sharegen.trl.settings import mismatches
 
 _open: WeakValueDictionary[int, LiveEngine] = WeakValueDictionary()
 """The engine that has a module, by the module's id: a trainer that was interrupted leaves its own
@@ -78,7 +80,14 @@ class LiveEngine(TrainerCallback):
         if (other := _open.get(id(module))) is not None:
             other.close()
         _open[id(module)] = self
-        return LLM(module, tokenizer=trainer.processing_class, **self._options)
+        for line in mismatches(trainer, module):
+            log(line)
+        return LLM(
+            module,
+            tokenizer=trainer.processing_class,
+            logprobs_mode="processed_logprobs",
+            **self._options,
+        )
 
     def close(self) -> None:
         """Give the module back, and the engine's memory; the next rollout opens another one."""

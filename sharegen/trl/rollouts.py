@@ -12,7 +12,7 @@ from sharegen.trl.live import LiveEngine
 from sharegen.trl.prompts import Prompt, grouped
 from sharegen.trl.settings import refuse, sampling
 
-_OURS = ("model", "tokenizer", "seed", "dtype", "device")
+_OURS = ("model", "tokenizer", "seed", "dtype", "device", "logprobs_mode")
 
 
 class RolloutError(SharegenError):
@@ -38,7 +38,8 @@ class Rollout:
         """Draw one completion for each of the prompts, in their order.
 
         Returns `prompt_ids`, `completion_ids` (with the EOS or stop token that ended one) and
-        `logprobs`: of each drawn token, natural logarithm.
+        `logprobs`: of each drawn token, natural logarithm, under the distribution that it was drawn
+        from, after temperature and filters.
         """
         refuse(trainer)
         live = LiveEngine.of(trainer, self._options)

@@ -29,8 +29,7 @@ _NOT_IN_KWARGS = {
 }
 """What is refused in `generation_kwargs` -> why, or where it belongs."""
 
-_RAW = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
-"""Settings with which the model's own distribution is the one that is drawn from."""
+_DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 
 _ONE_DEVICE = ("NO", "MULTI_CPU", "MULTI_GPU")
 """accelerate's names of trainers whose every process holds the whole module."""
@@ -65,6 +64,37 @@ def refuse(trainer: Any) -> None:
         )
 
 
+def mismatches(trainer: Any, module: Any) -> list[str]:
+    """What lets the trainer's log-probabilities differ from those of the rollout, in one line each.
+
+    module: the trainer's, unwrapped.
+    """
+    found = []
+    computes = next((name for name in ("bf16", "fp16") if getattr(trainer.args, name, False)), None)
+    dtype = str(module.dtype).removeprefix("torch.")
+    if computes is not None and dtype == "float32":
+        found.append(
+            f"the trainer computes in {computes}, and the rollout in the module's {dtype}: load "
+            f"the module in {_DTYPES[computes]}, or say {computes}=False"
+        )
+    if (name := _dropout(module)) is not None:
+        found.append(
+            f"the trainer's forward has dropout ({name}), and the rollout has none: say "
+            "disable_dropout=True in GRPOConfig"
+        )
+    return found
+
+
+def _dropout(module: Any) -> str | None:
+    """What of the module drops something out while it trains."""
+    for name, part in module.named_modules():
+        rate: float = getattr(part, "p", 0.0)
+        if rate and "Dropout" in type(part).__name__:
+            return name
+    rate = getattr(module.config, "attention_dropout", 0.0)
+    return "attention_dropout" if rate else None
+
+
 def sampling(trainer: Any) -> SamplingParams:
     """How the trainer wants one sample drawn; `n` and the seed are the caller's.
 
@@ -83,13 +113,7 @@ def sampling(trainer: Any) -> SamplingParams:
         "logprobs": 0,
         "detokenize": bool(given.get("stop")),
     }
-    values |= given
-    if changed := [name for name, idle in _RAW.items() if values[name] != idle]:
-        raise UsageError(
-            f"{changed[0]} is {values[changed[0]]!r}: it must be {_RAW[changed[0]]!r}, for "
-            "log-probabilities are those of the model's own distribution"
-        )
-    return SamplingParams(**values)
+    return SamplingParams(**(values | given))
 
 
 def _own(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -39,6 +39,16 @@ def test_two_steps_of_grpo(tmp_path: Path) -> None:
     assert all(part.training for part in trainer.model.modules())
 
 
+def test_log_probabilities_are_of_the_distribution_that_was_drawn_from(tmp_path: Path) -> None:
+    """After temperature, as the trainer divides its logits by it; after filters, too."""
+    rollout = Kept()
+    grpo(tmp_path, rollout, max_steps=1, temperature=0.7).train()
+    assert sum(rollout.differences) / len(rollout.differences) < 1e-5
+    rollout = Kept()
+    grpo(tmp_path, rollout, max_steps=1, top_k=1).train()
+    assert all(abs(each) < 1e-6 for row in rollout.drawn[0]["logprobs"] for each in row)
+
+
 def test_what_is_not_served_is_refused_at_the_first_rollout(tmp_path: Path) -> None:
     trainer = grpo(tmp_path, Kept(), generation_kwargs={"num_beams": 2})
     with pytest.raises(UsageError, match="generation_kwargs has 'num_beams'"):
@@ -85,3 +95,17 @@ def test_a_trainer_takes_the_module_of_one_that_was_interrupted(tmp_path: Path) 
     second = grpo(tmp_path, Kept(), model=first.model)
     second.train()
     assert not is_lent(first.model)
+
+
+@pytest.mark.turn(3)
+def test_an_adapter_is_trained_over_a_base_that_stays(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    adapter = peft.LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)
+    rollout = Kept()
+    trainer = grpo(tmp_path, rollout, peft_config=adapter, learning_rate=1e-2)
+    base = [each.clone() for each in trainer.model.parameters() if not each.requires_grad]
+    trainer.train()
+    assert len(rollout.drawn) == 2
+    assert sum(rollout.differences) / len(rollout.differences) < 1e-5
+    after = [each for each in trainer.model.parameters() if not each.requires_grad]
+    assert all(a.equal(b) for a, b in zip(base, after, strict=True))

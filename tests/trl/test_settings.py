@@ -6,9 +6,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from sharegen.errors import UsageError
-from sharegen.trl.settings import refuse, sampling
+from sharegen.trl.settings import mismatches, refuse, sampling
+from tests.engine.tiny_models import make_tiny
 
 
 def trainer(**settings: Any) -> Any:
@@ -35,9 +37,12 @@ def test_the_defaults_draw_from_the_model_itself() -> None:
     assert params.stop_token_ids == (2,)
 
 
-def test_lengths_and_ends_are_the_config_s() -> None:
-    params = sampling(trainer(max_completion_length=8, eos_token_ids=[2, 7]))
-    assert params.max_tokens == 8
+def test_every_setting_of_the_config_is_taken() -> None:
+    params = sampling(trainer(temperature=0.7, top_p=0.9, top_k=40, min_p=0.05,
+                              repetition_penalty=1.1, max_completion_length=8,
+                              eos_token_ids=[2, 7]))  # fmt: skip
+    assert (params.temperature, params.top_p, params.top_k, params.min_p) == (0.7, 0.9, 40, 0.05)
+    assert (params.repetition_penalty, params.max_tokens) == (1.1, 8)
     assert params.stop_token_ids == (2, 7)
 
 
@@ -52,6 +57,7 @@ def test_lengths_and_ends_are_the_config_s() -> None:
         ({"stop_token_ids": [5, 6]}, "stop_token_ids", (2, 5, 6)),
         ({"ignore_eos": True}, "stop_token_ids", ()),
         ({"ignore_eos": True, "eos_token_id": [5]}, "stop_token_ids", (5,)),
+        ({"temperature": 0.5}, "temperature", 0.5),
         ({"presence_penalty": 0.5, "do_sample": True}, "presence_penalty", 0.5),
         ({"logit_bias": {4: -1.0}}, "logit_bias", {4: -1.0}),
     ],
@@ -74,7 +80,7 @@ def test_generation_kwargs_have_vllm_s_names_or_transformers(
         ({"temprature": 0.7}, "did you mean 'temperature'"),
         ({"use_beam_search": True}, "which is not done here"),
         ({"stop": "a", "stop_strings": "b"}, "both of its names"),
-        ({"top_p": 0.9}, "top_p is 0.9: it must be 1.0"),
+        ({"top_p": 2.0}, "top_p is 2.0"),
     ],
 )
 def test_other_generation_kwargs_are_refused_by_name(given: dict[str, Any], says: str) -> None:
@@ -104,3 +110,20 @@ def test_a_trainer_that_is_not_served_is_told_why(settings: dict[str, Any], says
     with pytest.raises(UsageError, match=says) as raised:
         refuse(trainer(**settings))
     assert "\n" not in str(raised.value)
+
+
+def test_what_lets_log_probabilities_differ_is_told() -> None:
+    model = make_tiny("gpt2")  # with dropout
+    [precision, dropout] = mismatches(trainer(bf16=True), model)
+    assert (
+        "in bf16, and the rollout in the module's float32: load the module in bfloat16" in precision
+    )
+    assert "dropout (transformer.drop)" in dropout
+    for part in model.modules():
+        if isinstance(part, torch.nn.Dropout):
+            part.p = 0.0
+    assert mismatches(trainer(bf16=True), model.bfloat16()) == []
+    llama = make_tiny("llama")
+    assert mismatches(trainer(), llama) == []
+    llama.config.attention_dropout = 0.1
+    assert "dropout (attention_dropout)" in mismatches(trainer(), llama)[0]

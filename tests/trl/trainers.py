@@ -42,7 +42,7 @@ class Kept(Rollout):
 
 
 def grpo(folder: Path, rollout: Any, prompts: Any = ("1 2 3", "Tom has", "Answer:"),
-         model: Any = None, **settings: Any) -> Any:  # fmt: skip
+         model: Any = None, peft_config: Any = None, **settings: Any) -> Any:  # fmt: skip
     """A trainer of 2 steps, each of 2 prompts and 4 completions; the reward is their length."""
     from trl import GRPOConfig, GRPOTrainer
 
@@ -61,4 +61,5 @@ def grpo(folder: Path, rollout: Any, prompts: Any = ("1 2 3", "Tom has", "Answer
         train_dataset=Dataset.from_list([{"prompt": prompt} for prompt in prompts]),
         processing_class=AutoTokenizer.from_pretrained(folder),
         rollout_func=rollout,
+        peft_config=peft_config,
     )
