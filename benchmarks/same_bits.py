@@ -1,6 +1,6 @@
 """Whether samples have the same bits in batches of other sizes, and what that costs.
 
-    python -m benchmarks.same_bits llama3-8b gsm8k --rows 1024 --rows 320 --rows 32
+    python -m benchmarks.same_bits llama3-8b --load gsm8k --rows 1024 --rows 256 --rows 32
 
 One shape of random weights, one job, one engine after the other in this process: in the
 deterministic mode for each number of rows, once more with a KV cache so small that samples are
@@ -54,25 +54,26 @@ def compare(first: Samples, other: Samples) -> dict[str, Any]:
 
 
 def main(
-    shape: str,
-    load: str,
-    rows: Annotated[list[int], typer.Option(help="Rows of an engine.")],
+    shape: Annotated[str, typer.Argument(help="A known shape, or a folder with a config.")],
+    loads: Annotated[list[str], typer.Option("--load", help="Workloads, each drawn by all.")],
+    rows: Annotated[list[int], typer.Option(help="Rows of an engine, for each one engine.")],
+    priced: Annotated[
+        list[str] | None,
+        typer.Option("--price", help="Workloads that the first and the plain engine alone draw."),
+    ] = None,
     small_cache: Annotated[int, typer.Option(help="Bytes of a cache that preempts.")] = 0,
     cache: Annotated[int, typer.Option(help="Bytes of the KV cache of the others.")] = 16 << 30,
     quantization: str | None = None,
     kv_cache_dtype: str = "auto",
-    repeats: int = 2,
-    plain: bool = True,
+    repeats: Annotated[int, typer.Option(help="Times that a job is drawn once more.")] = 1,
+    plain: Annotated[bool, typer.Option(help="Whether the plain mode comes last.")] = True,
     temperature: float = 0.7,
 ) -> None:
-    job = workload(load)
+    """Print a line of JSON for each engine and workload."""
     engines = Engines(shape, "cuda", torch.bfloat16, quantization=quantization)
-    prompts = job.prompts(vocabulary(shape))
-    params = SamplingParams(
-        n=job.samples, temperature=temperature, max_tokens=job.output, ignore_eos=True
-    )
-    requests = [Request(i, p, params, range(job.samples)) for i, p in enumerate(prompts)]
-    first: Samples | None = None
+    priced = priced or []
+    jobs = {load: requests_of(load, shape, temperature) for load in [*loads, *priced]}
+    first: dict[str, Samples] = {}
     cases = [(True, count, cache) for count in rows]
     cases += [(True, rows[0], small_cache)] if small_cache else []
     cases += [(False, rows[0], cache)] if plain else []
@@ -85,20 +86,34 @@ def main(
         started = time.perf_counter()
         engine = open_engine(replace(engines._setting, config=config))
         opened = time.perf_counter() - started
-        samples, seconds = draw(engine, requests)
-        times = [seconds] + [draw(engine, requests)[1] for _ in range(repeats - 1)]
-        first = samples if first is None else first
-        tokens = sum(len(drawn) for drawn, _ in samples.values())
-        result = {
-            "deterministic": deterministic, "rows": count, "opened": round(opened, 1),
-            "seconds": [round(each, 3) for each in times],
-            "tokens_per_second": round(tokens / min(times)),
-            "preemptions": engine.stats.preemptions, "steps": engine.stats.decode_steps,
-            **compare(first, samples),
-        }  # fmt: skip
-        print(json.dumps(result), flush=True)
+        is_first = deterministic and (count, memory) == (rows[0], cache)
+        for load, requests in jobs.items():
+            if load in priced and deterministic and not is_first:
+                continue
+            before = engine.stats.preemptions
+            samples, seconds = draw(engine, requests)
+            preemptions = engine.stats.preemptions - before
+            times = [seconds] + [draw(engine, requests)[1] for _ in range(repeats)]
+            tokens = sum(len(drawn) for drawn, _ in samples.values())
+            result = {
+                "load": load, "deterministic": deterministic, "rows": count,
+                "opened": round(opened, 1), "seconds": [round(each, 3) for each in times],
+                "tokens_per_second": round(tokens / min(times)), "preemptions": preemptions,
+                **compare(first.setdefault(load, samples), samples),
+            }  # fmt: skip
+            print(json.dumps(result), flush=True)
         engine.close()
         del engine
+
+
+def requests_of(load: str, shape: str, temperature: float) -> list[Request]:
+    """The requests of a workload, whose samples are of one length."""
+    job = workload(load)
+    params = SamplingParams(
+        n=job.samples, temperature=temperature, max_tokens=job.output, ignore_eos=True
+    )
+    prompts = job.prompts(vocabulary(shape))
+    return [Request(i, p, params, range(job.samples)) for i, p in enumerate(prompts)]
 
 
 if __name__ == "__main__":

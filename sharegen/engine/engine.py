@@ -432,6 +432,12 @@ class Engine:
         self._need_job(
             "a fork joins the job that runs: start one, or generate from the prompt and tokens"
         )
+        if self.config.deterministic and self._lag:
+            warnings.warn(
+                "deterministic: a fork reads its parent's KV as decoding wrote it, or as prefill "
+                "does where that is gone: its bits may depend on when one forks",
+                stacklevel=2,
+            )
         origin = self._forks.parent(parent, self.scheduler)
         request = self._forks.request(origin, params, tokens)
         self.check(request)

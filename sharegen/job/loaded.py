@@ -57,6 +57,7 @@ from sharegen.results.journal.journal import Journal, Record
 from sharegen.results.journal.journal_family import JournalFamily
 from sharegen.results.journal.keys import Keys
 from sharegen.results.journal.pool import Pool
+from sharegen.results.journal.run_file import RunFile
 from sharegen.results.screen.pace import Pace
 from sharegen.results.screen.progress import EarlierProgress, longest_of
 from sharegen.results.stopping.stopped import Stopped
@@ -181,13 +182,7 @@ class LoadedJob:
         used = versions()
         if self.configuration.machine.deterministic:
             used |= arithmetic(self.engine_spec.device)
-            before = None if overwrite else self.own.run
-            other = None if before is None else changed(before.versions, used)
-            if other is not None:
-                log(
-                    f"{self.path}: was drawn with {other}: what is drawn from now on may have "
-                    "other bits than it would have had there"
-                )
+            self._log_other_bits(None if overwrite else self.own.run, used)
         return Journal.open(
             self.path,
             self.configuration.identity | {"dtype": dtype} | of_ranks(self.configuration, dtype),
@@ -202,6 +197,23 @@ class LoadedJob:
             file=file,
             found=self.own,
         )
+
+    def _log_other_bits(self, before: RunFile | None, used: Mapping[str, str]) -> None:
+        """Say what of an earlier run makes samples on record that this one would draw otherwise."""
+        if before is None:
+            return
+        other = changed(before.versions, used)
+        if other is not None:
+            log(
+                f"{self.path}: was drawn with {other}: what is drawn from now on may have other "
+                "bits than it would have had there"
+            )
+        was = (before.extent.get("sampling") or {}).get("samples")
+        if was == 1 < self.configuration.sampling.samples and "card" in used:
+            log(
+                f"{self.path}: was begun with one sample a prompt, which reads its prompt alone: "
+                "those samples have other bits than if all had been asked at once"
+            )
 
     def sample(
         self,

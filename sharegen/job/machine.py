@@ -132,8 +132,11 @@ def state_slots(
 
 
 def single(configuration: Configuration, samplings: Iterable[Sampling]) -> list[bool] | None:
-    """Whether only one sample continues each prompt; None where all KV has one format."""
-    if configuration.machine.kv_cache_dtype == "auto":
+    """Whether only one sample continues each prompt; None where nothing depends on it: all KV has
+    one format, and what runs decides how it is read.
+    """
+    machine = configuration.machine
+    if machine.kv_cache_dtype == "auto" and not machine.deterministic:
         return None
     from sharegen.engine.core.request import GREEDY_BELOW
 

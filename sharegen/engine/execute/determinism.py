@@ -19,6 +19,8 @@ from sharegen.errors import UsageError
 MOST_THREADS = 2
 """Of an engine on a CPU, up to which torch rounds a row alike among any number of others."""
 
+_MOST_RANKS = 2  # a + b and b + a are the same bits; three numbers have several sums
+
 _CAPABILITY = (8, 0)  # the first with products of bfloat16 in the tensor cores
 
 
@@ -37,6 +39,12 @@ def check_deterministic(model: LoadedModel) -> None:
         raise UsageError(
             f"deterministic: this GPU (sm_{major}{minor}) has no kernels whose bits do not depend "
             "on the batch: leave it out, or use a GPU of sm_80 or later"
+        )
+    if model.ranks is not None and model.ranks.size > _MOST_RANKS:
+        raise UsageError(
+            f"deterministic: {model.ranks.size} ranks add up their numbers in an order that "
+            "depends on where a row lies in the batch: give --tensor-parallel-size "
+            f"{_MOST_RANKS} at most, or leave it out"
         )
     if model.mixers:
         warnings.warn(

@@ -1,0 +1,54 @@
+"""What the deterministic mode refuses."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from sharegen.engine.execute.determinism import check_deterministic
+from sharegen.errors import UsageError
+
+
+def model(device: str = "cuda", ranks: int | None = None, **fields: Any) -> Any:
+    size = None if ranks is None else SimpleNamespace(size=ranks)
+    default = {"dtype": torch.bfloat16, "mixers": []}
+    return SimpleNamespace(device=torch.device(device), ranks=size, **(default | fields))
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Says which capability a card that is not there has."""
+
+    def has(major: int, minor: int) -> None:
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (major, minor))
+
+    has(9, 0)
+    return has
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_sixteen_bits_on_a_cpu(dtype: torch.dtype) -> None:
+    check_deterministic(model("cpu", dtype=torch.float32))
+    with pytest.raises(UsageError, match="float16"):
+        check_deterministic(model("cpu", dtype=dtype))
+
+
+def test_a_card_without_the_kernels(card: Any) -> None:
+    check_deterministic(model())
+    card(7, 5)
+    with pytest.raises(UsageError, match="sm_75.*sm_80 or later"):
+        check_deterministic(model())
+
+
+def test_ranks_whose_sums_have_several_orders(card: Any) -> None:
+    check_deterministic(model(ranks=2))
+    with pytest.raises(UsageError, match="4 ranks.*--tensor-parallel-size 2"):
+        check_deterministic(model(ranks=4))
+
+
+def test_a_model_with_states_is_told_of(card: Any) -> None:
+    with pytest.warns(UserWarning, match="states of this model's mixers"):
+        check_deterministic(model(mixers=[object()]))
