@@ -39,13 +39,13 @@ def test_sixteen_bits_on_a_cpu(dtype: torch.dtype) -> None:
 def test_a_card_without_the_kernels(card: Any) -> None:
     check_deterministic(model())
     card(7, 5)
-    with pytest.raises(UsageError, match="sm_75.*sm_80 or later"):
+    with pytest.raises(UsageError, match=r"sm_75.*sm_80 or later"):
         check_deterministic(model())
 
 
 def test_ranks_whose_sums_have_several_orders(card: Any) -> None:
     check_deterministic(model(ranks=2))
-    with pytest.raises(UsageError, match="4 ranks.*--tensor-parallel-size 2"):
+    with pytest.raises(UsageError, match=r"4 ranks.*--tensor-parallel-size 2"):
         check_deterministic(model(ranks=4))
 
 
