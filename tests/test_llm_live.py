@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from torch import nn
 
 from sharegen import LLM, SamplingParams
 from sharegen.engine.model.states.mixers import HANDS_STATES_OVER
-from sharegen.errors import ModelError, UsageError
+from sharegen.errors import CapacityError, ModelError, UsageError
 from tests.engine.tiny_models import make_tiny
 from tests.engine.tokenizers_for_tests import byte_level
 
@@ -159,6 +161,9 @@ def test_a_module_that_an_llm_loaded_says_who_has_it(tmp_path: Path) -> None:
     says = "the model is in use by an LLM: close that before you call the model"
     with LLM(tmp_path, kv_cache_memory=MEMORY) as llm, pytest.raises(UsageError, match=says):
         llm.engine.model.model(input_ids=torch.tensor([PROMPT]))  # type: ignore[union-attr]
+    says = "this LLM loaded its own: use close"
+    with LLM(tmp_path, kv_cache_memory=MEMORY) as llm, pytest.raises(UsageError, match=says):
+        llm.sleep()
 
 
 def test_a_module_that_trains_draws_from_what_it_has_become() -> None:
@@ -184,6 +189,65 @@ def test_a_module_that_trains_draws_from_what_it_has_become() -> None:
         with pytest.raises(UsageError, match="a job runs"), llm.changing_weights():
             raise AssertionError("the block must not begin")
     assert second == generated(model) != first
+
+
+def test_an_engine_that_sleeps_has_no_cache_and_draws_the_same_afterwards() -> None:
+    model = make_tiny("llama").train()
+    before = gradients(model)
+    with LLM(model, kv_cache_memory=MEMORY) as llm:
+        first = tokens(llm)
+        keys = weakref.ref(llm.engine.runner.cache.keys[0])  # type: ignore[union-attr]
+        for level in (1, 2):
+            llm.sleep(level)
+            llm.sleep()
+            gc.collect()
+            assert keys() is None
+            assert all(map(torch.equal, gradients(model), before))
+            for call in (lambda: tokens(llm), lambda: list(llm.stream(PROMPTS, GREEDY))):
+                with pytest.raises(UsageError, match=r"the engine sleeps: wake_up\(\) first"):
+                    call()
+            llm.wake_up(["weights"])
+            with pytest.raises(UsageError, match="sleeps"):
+                tokens(llm)
+            llm.wake_up(["kv_cache"])
+            llm.wake_up()
+            assert tokens(llm) == first
+        stream = llm.stream(PROMPTS, GREEDY)
+        next(stream)
+        with pytest.raises(UsageError, match="a job runs"):
+            llm.sleep()
+        stream.close()
+        with pytest.raises(UsageError, match="level is 0: it must be 1 or 2"):
+            llm.sleep(0)
+        with pytest.raises(UsageError, match="tags hold 'kv': they may be 'weights' and"):
+            llm.wake_up(["kv"])
+        llm.sleep()
+    assert all(map(torch.equal, gradients(model), before))
+
+
+def test_a_cache_that_no_longer_fits_is_smaller_and_that_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left = iter([MEMORY // 2, MEMORY // 2, 100])
+    monkeypatch.setattr("sharegen.engine.prepared.memory_again", lambda *_: next(left))
+    with LLM(make_tiny("llama"), kv_cache_memory=MEMORY) as llm:
+        first, blocks = tokens(llm), llm.engine.stats.blocks_total
+        llm.sleep()
+        says = "^the KV cache takes 0.00 GiB, where it had 0.00: others have taken more of the GPU"
+        with pytest.warns(UserWarning, match=says):
+            llm.wake_up()
+        assert llm.engine.stats.blocks_total == blocks // 2
+        assert tokens(llm) == first
+        llm.sleep()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            llm.wake_up()  # what was told once
+        llm.sleep()
+        says = "a KV cache of 100 bytes does not even hold two blocks"
+        with pytest.warns(UserWarning), pytest.raises(CapacityError, match=says):
+            llm.wake_up()
+        with pytest.raises(UsageError, match="sleeps"):
+            tokens(llm)
 
 
 def test_a_peft_model_is_run_with_its_adapter() -> None:

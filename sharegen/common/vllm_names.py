@@ -155,8 +155,6 @@ METHODS_NOT_HERE = {
     "wait_for_completion": "use stream",
     "start_profile": "use torch's profiler around the call",
     "stop_profile": "use torch's profiler around the call",
-    "sleep": "use close, and make a new LLM",
-    "wake_up": "use close, and make a new LLM",
     "get_metrics": "use engine.stats",
     "collective_rpc": "workers take requests alone",
     "apply_model": "with an engine in this process the module is engine.model.model",

@@ -20,7 +20,7 @@ from sharegen.common.start_clock import START, WARMING_UP
 from sharegen.engine.cache.arrivals import with_splits
 from sharegen.engine.cache.paths import Paths
 from sharegen.engine.cache.prefix_tree import PrefixTree
-from sharegen.engine.config import EngineConfig
+from sharegen.engine.config import EngineConfig, EngineStats
 from sharegen.engine.core.lengths import Lengths
 from sharegen.engine.core.request import Completion, Request, SamplingParams
 from sharegen.engine.execute.agreement import asked
@@ -88,7 +88,7 @@ class Engine:
         self._paths = Paths(self.config.block_size)
         self._busy = self._arriving = False
         self._whole = True  # nothing was interrupted half-way in this job
-        self._closed = False
+        self._closed = self._asleep = False
         self._said_full = False
         self._forks = Forks()
         self._grammars = Grammars(tokenizer, model.eos_token_ids, model.vocab_size)
@@ -102,7 +102,7 @@ class Engine:
 
         Where nothing is to be compiled before the first token, kernels are when they are needed.
         """
-        prepared = Prepared(self.model, self.tokenizer, self.config)
+        self._prepared = prepared = Prepared(self.model, self.tokenizer, self.config)
         self.threads = prepared.threads
         on_gpu = self.model.device.type == "cuda"
         if costs is None and on_gpu:
@@ -112,6 +112,7 @@ class Engine:
         with START.part(WARMING_UP):
             for mode in modes if on_gpu and self.config.compiles else ():
                 self._warm_up(prepared, mode)
+        self._costs = costs
         self._start(prepared, costs)
         warn_of_slow_parts(self.stats, on_gpu)
         warn_of_an_end_that_is_none(self.tokenizer, self.model.eos_token_ids)
@@ -131,7 +132,7 @@ class Engine:
             self._other_ranks.broadcast(start)
         self.runner = prepared.runner(start)
         self.observer = Observer(prepared, self.scheduler, self.runner.attention.fallback)
-        self.stats = self.observer.stats
+        self.stats: EngineStats = self.observer.stats
         ends = self.model.eos_token_ids
         self.collector = Collector(self.scheduler, self.stats, self.tokenizer, ends)
 
@@ -143,7 +144,9 @@ class Engine:
         if self._other_ranks is not None:
             self._other_ranks.settle()
         self.model.release()
-        del self.runner  # with the cache's tensors and the CUDA graphs
+        if not self._asleep:
+            del self.runner  # with the cache's tensors and the CUDA graphs
+        del self._prepared
         if self._other_ranks is not None:
             self._other_ranks.close()
         if self.model.device.type == "cuda":
@@ -157,6 +160,7 @@ class Engine:
                 might outgrow RoPE frequencies which change with the length.
             CapacityError: its longest sample would not fit into the KV cache.
         """
+        self._need_awake()
         for request in requests:
             error = self._error(request)
             if error is not None:
@@ -164,6 +168,7 @@ class Engine:
 
     def errors(self, requests: Sequence[Request]) -> list[SharegenError | None]:
         """Return for each request what `check` raises, or None."""
+        self._need_awake()
         return [self._error(request) for request in requests]
 
     def _error(self, request: Request) -> SharegenError | None:
@@ -222,6 +227,7 @@ class Engine:
             raise UsageError("the engine is closed: make a new one")
         if self._busy:
             raise UsageError("an engine does one job at a time: finish or close the first one")
+        self._need_awake()
         self._look_at_weights()
         self.scheduler.seed = self.config.seed if seed is None else seed
         if lengths is not None:
@@ -352,6 +358,36 @@ class Engine:
         """
         self.reset_prefix_cache()
         self.model.weights.look()
+
+    def sleep(self) -> None:
+        """Give back the memory of KV cache, states, swap space and CUDA graphs, between two jobs.
+
+        The weights stay. What was kept of earlier prompts is forgotten. Sleeping twice does
+        nothing. Raises UsageError while a job runs, and for a model that is cut among GPUs.
+        """
+        if self._other_ranks is not None:
+            raise UsageError("a model that is cut among GPUs does not sleep: close it")
+        self.reset_prefix_cache()
+        if not self._asleep:
+            self._asleep = True
+            del self.runner
+            self._prepared.give_memory_back()
+
+    def wake_up(self) -> None:
+        """Take the memory again, or as much less as others have taken since, with a warning.
+
+        Graphs are captured anew as steps need them, and stats begin anew. Raises CapacityError
+        where too little is left, and sleeps on.
+        """
+        if self._asleep:
+            with on(self.model.device):
+                self._prepared.take_memory_again()
+                self._start(self._prepared, self._costs)
+            self._asleep = False
+
+    def _need_awake(self) -> None:
+        if self._asleep:
+            raise UsageError("the engine sleeps: wake_up() first")
 
     # -- samples that run -------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ It is handed batches, which are data, and knows no request.
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -21,7 +22,7 @@ from sharegen.engine.execute.attention import attention_for
 from sharegen.engine.execute.determinism import MOST_THREADS, check_deterministic
 from sharegen.engine.execute.drawn import Drawn
 from sharegen.engine.execute.graphs import StepGraphs
-from sharegen.engine.execute.headroom import kv_cache_memory
+from sharegen.engine.execute.headroom import free_memory, kv_cache_memory, memory_again
 from sharegen.engine.execute.kv_cache import KVCache, block_format, check_kv_cache_dtype
 from sharegen.engine.execute.memory import blocks_in, slots_in
 from sharegen.engine.execute.padding import all_sizes, graph_rows, padded_rows, steady_rows
@@ -109,13 +110,12 @@ class Prepared:
         self.model = model
         self.tokenizer = tokenizer
         on_gpu = model.device.type == "cuda"
-        self._logprobs_mode = config.logprobs_mode
+        self._config = config
         of_gpu = steady_rows if config.deterministic else graph_rows
         self.padded = of_gpu if on_gpu else padded_rows
         self.max_sequences = config.max_sequences or MAX_SEQUENCES[model.device.type]
         self.chunk_tokens = config.prefill_tokens or (8192 if on_gpu else 512)
         check_kv_cache_dtype(config.kv_cache_dtype, model.device)
-        self._deterministic = config.deterministic
         if config.deterministic:
             check_deterministic(model)
         blocks = block_format(model.layers, model.dtype, config.kv_cache_dtype)
@@ -126,7 +126,8 @@ class Prepared:
             said = summary(model, optimised) if config.show_model else ()
         for line in said:
             warnings.warn(line, stacklevel=3)
-        memory, steps = kv_cache_memory(
+        self._blocks = blocks
+        self._memory, self._steps = kv_cache_memory(
             model,
             self.padded(self.max_sequences),
             self.chunk_tokens,
@@ -137,8 +138,48 @@ class Prepared:
             limit=config.kv_cache_limit,
             share=config.gpu_memory_utilization,
         )
-        self.num_slots: int | None = None
-        self.states: StatePool | None = None
+        self.num_slots: int | None
+        self.states: StatePool | None
+        self.swap_space: SwapSpace | None
+        self._told = self._memory
+        self._free = free_memory(model.device)
+        self._take_memory(self._memory)
+        self.threads = _threads(model, self.max_sequences)
+        if config.deterministic and not on_gpu:
+            self.threads = min(self.threads, MOST_THREADS)
+        has_graphs = on_gpu and not config.enforce_eager
+        self._room = None if model.ranks is None else Room(model.ranks, self._steps)
+        self._graphs = StepGraphs(model.ranks, self._room) if has_graphs else None
+
+    def give_memory_back(self) -> None:
+        """Free cache, states, swap space and graphs, once the last runner is gone."""
+        if self._graphs is not None:
+            self._graphs.clear()
+        del self.cache
+        self.states = self.swap_space = None
+        gc.collect()  # what was captured may lie in circles
+        if self.model.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def take_memory_again(self) -> None:
+        """Take what was given back, or as much less as others have taken of the device since.
+
+        Raises CapacityError where they have left too little.
+        """
+        memory = memory_again(self.model.device, self._memory, self._free, self._steps)
+        if memory < 0.99 * self._told:
+            self._told = memory
+            warnings.warn(
+                f"the KV cache takes {memory / 2**30:.2f} GiB, where it had "
+                f"{self._memory / 2**30:.2f}: others have taken more of the GPU since",
+                stacklevel=5,
+            )
+        self._take_memory(memory)
+
+    def _take_memory(self, memory: int) -> None:
+        """Make the cache, the pool of states and the swap space, of so many bytes on the device."""
+        model, config, blocks = self.model, self._config, self._blocks
+        self.num_slots, self.states = None, None
         if model.mixers:
             self.num_slots = config.state_slots or slots_in(
                 memory, model.state_bytes, self.max_sequences, bool(model.layers)
@@ -159,7 +200,7 @@ class Prepared:
         )  # fmt: skip
         # What a hybrid's sample has is not in its blocks alone: it feeds its tokens again, to bring
         # the states of its mixers to where they were.
-        self.swap_space: SwapSpace | None = None
+        self.swap_space = None
         if config.swap_space and model.mixers:
             warnings.warn(
                 "swap_space: the model keeps states beside its KV, so preempted samples compute "
@@ -171,12 +212,6 @@ class Prepared:
                 self.cache, self.num_blocks, config.swap_space, model.ranks
             )
         self.swap_seconds = self.swap_space.seconds() if self.swap_space is not None else (0.0, 0.0)
-        self.threads = _threads(model, self.max_sequences)
-        if config.deterministic and not on_gpu:
-            self.threads = min(self.threads, MOST_THREADS)
-        has_graphs = on_gpu and not config.enforce_eager
-        self._room = None if model.ranks is None else Room(model.ranks, steps)
-        self._graphs = StepGraphs(model.ranks, self._room) if has_graphs else None
 
     def runner(self, start: Start) -> Runner:
         """Make a runner for which nothing has run; the one before must be let go of first."""
@@ -186,7 +221,7 @@ class Prepared:
         rows = self.padded(self.max_sequences)
         attention = attention_for(
             self.model.layers, self.cache, rows, self.chunk_tokens, start.costs,
-            self._deterministic,
+            self._config.deterministic,
         )  # fmt: skip
         return Runner(
             self.model,
@@ -200,7 +235,7 @@ class Prepared:
             agreement=Agreement(ranks) if ranks is not None and start.checked else None,
             states=self.states,
             swap_space=self.swap_space,
-            processed_logprobs=self._logprobs_mode == "processed_logprobs",
+            processed_logprobs=self._config.logprobs_mode == "processed_logprobs",
         )
 
 

@@ -17,6 +17,7 @@ from sharegen.engine.execute.memory import (
     check_fits,
     estimate,
     is_out_of_memory,
+    left_again,
     left_beside,
     memory_of_cpu,
 )
@@ -159,6 +160,22 @@ def _measure(
         torch.cuda.synchronize(model.device)
         peaks.append(torch.cuda.max_memory_reserved(model.device) - held)
     return plans, StepMemory(tokens, rows, *peaks), attention.fallback
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes of a GPU that are free; 0 of a CPU, whose memory is taken as it is touched."""
+    return _free_and_total(device)[0] if device.type == "cuda" else 0
+
+
+def memory_again(device: torch.device, memory: int, free: int, steps: StepMemory) -> int:
+    """Return the bytes for a KV cache that had `memory`, of the `free` that there were before it.
+
+    It is as much again, or as much less as others have taken of a GPU since.
+    """
+    if device.type != "cuda":
+        return memory
+    free_now, total = _free_and_total(device)
+    return left_again(memory, free, free_now, total, steps.prefill + steps.decode)
 
 
 def _free_and_total(device: torch.device) -> tuple[int, int]:

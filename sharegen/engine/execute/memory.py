@@ -12,6 +12,7 @@ from sharegen.errors import CapacityError
 _GPU_SHARE = 0.85  # of what is free once the model is loaded, where no step has been measured
 _MARGIN_SHARE = 0.015  # of a GPU, for what comes later: graphs, kernels, plans that grow, swaps
 _LEAST_MARGIN = 512 << 20
+_OF_PLANS = 512 << 20  # about what attention's plans and buffers take at most
 _CPU_SHARE = 0.25
 _CPU_MOST = 4 << 30
 _LEAST_SLOTS = 3  # of one prompt that moves on, where from and where to; and of one row
@@ -57,6 +58,16 @@ def left_beside(
     if share is not None:
         left = min(left, int(total * share) - held - steps)
     return max(0, left)
+
+
+def left_again(memory: int, free: int, free_now: int, total: int, steps: int) -> int:
+    """Return the bytes for a KV cache that had `memory` of the `free` that a GPU had before it.
+
+    What stayed free beside it stays free now, too, unless that is more than steps, attention's
+    plans and the margin need. free_now, total, steps: as `left_beside` takes them.
+    """
+    needed = free - left_beside(steps + _OF_PLANS, free, total)
+    return max(0, min(memory, free_now - min(free - memory, needed)))
 
 
 def check_fits(memory: int, room: int, where: str) -> None:

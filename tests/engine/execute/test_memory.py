@@ -20,6 +20,7 @@ from sharegen.engine.execute.memory import (
     check_fits,
     estimate,
     free_memory_of_cpu,
+    left_again,
     left_beside,
 )
 from sharegen.engine.model.load import load_model
@@ -33,6 +34,18 @@ def test_what_the_largest_steps_and_the_margin_leave() -> None:
     assert left_beside(3 * GIB, 100 * GIB, 140 * GIB) == 97 * GIB - int(140 * GIB * 0.015)
     assert left_beside(GIB, 6 * GIB, 8 * GIB) == 5 * GIB - GIB // 2  # no margin below half a GiB
     assert left_beside(7 * GIB, 6 * GIB, 8 * GIB) == 0
+
+
+def test_what_a_cache_has_again_after_others_have_grown() -> None:
+    total, free, steps = 140 * GIB, 100 * GIB, 3 * GIB
+    had = left_beside(steps, free, total)
+    assert left_again(had, free, free, total, steps) == had
+    assert left_again(had, free, free - 30 * GIB, total, steps) == had - 30 * GIB
+    assert left_again(had, free, GIB, total, steps) == 0
+    assert left_again(had, free, free + 9 * GIB, total, steps) == had  # no more than it had
+    small = 4 * GIB  # as was asked for: nothing of the other 96 is needed
+    assert left_again(small, free, 50 * GIB, total, steps) == small
+    assert left_again(small, free, 7 * GIB, total, steps) < small
 
 
 @given(st.integers(0, 1 << 40), st.integers(0, 1 << 40), st.integers(1, 1 << 24))
