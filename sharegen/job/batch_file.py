@@ -172,8 +172,16 @@ def _write(
         line = errors[request.custom_id]
         if line is None:
             records, usage = recorded.choices_of(request), usages[request.custom_id]
+            assert isinstance(request.asked, RequestedPrompts)
             line = answered(
-                request.custom_id, request.endpoint, records, usage, by, spell, request.metadata
+                request.custom_id,
+                request.endpoint,
+                records,
+                usage,
+                by,
+                spell,
+                request.metadata,
+                request.asked.tool_choice,
             )
         lines.append(line)
     _replace(path, lines, journal_beside(path))

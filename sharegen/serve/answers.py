@@ -7,9 +7,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from sharegen.common.tool_choice import ToolChoice
 from sharegen.engine.core.request import Completion, Request, TokenLogprobs
 from sharegen.job.recording import requested
-from sharegen.results.export.openai import Answerer, Spell, Usage, choice, head
+from sharegen.results.export.openai import (
+    Answerer,
+    Spell,
+    Usage,
+    choice,
+    head,
+    put_calls,
+    reason_of,
+)
+from sharegen.results.export.tool_calls import OPEN, calls_in, ends_as, message_calls
 from sharegen.results.journal.record import Record
 from sharegen.serve.asked import Asked
 from sharegen.serve.text_stream import TextStream
@@ -94,6 +104,8 @@ class Answer:
                 logprobs=_echoed(completion, prompt, params.logprobs, record.logprobs),
             )
         made = choice(self.asked.endpoint, index, record, self._spell)
+        if self.asked.tool_choice is not None:
+            put_calls(made, self.asked.tool_choice, f"{self._name[:24]}{index}_")
         made["stop_reason"] = completion.stop_reason
         if self.asked.delivery.return_token_ids:
             made["token_ids"] = [] if self.asked.counts_prompt_alone else completion.token_ids
@@ -134,19 +146,22 @@ class Answer:
         if index not in self._streams:
             prompt = self.asked.prompts[index // self._n]
             echo = self._text_of(index) if self.asked.delivery.echo else None
+            name = f"{self._name[:24]}{index}_"
             self._streams[index] = _ChoiceStream(
-                self.asked, index, prompt, echo, self._head(), self._tokenizer, self._spell
+                self.asked, index, name, prompt, echo, self._head(), self._tokenizer, self._spell
             )
         return self._streams[index]
 
 
 class _ChoiceStream:
-    """One choice of a stream. echo: the text that comes before it, where that is wanted."""
+    """One choice of a stream. name: its own, among all choices of all answers. echo: the text that
+    comes before it, where that is wanted."""
 
     def __init__(
         self,
         asked: Asked,
         index: int,
+        name: str,
         prompt: list[int],
         echo: str | None,
         head: dict[str, Any],
@@ -154,10 +169,12 @@ class _ChoiceStream:
         spell: Spell,
     ) -> None:
         params = asked.params
-        self._asked, self._index, self._prompt = asked, index, prompt
+        self._asked, self._index, self._name, self._prompt = asked, index, name, prompt
         self._echo, self._head, self._spell = echo, head, spell
         special = not params.skip_special_tokens
-        self._text = TextStream(tokenizer, prompt, tuple(params.stop), special)
+        self._text = TextStream(
+            tokenizer, prompt, tuple(params.stop), special, _held_back(asked.tool_choice)
+        )
         self._offset = 0  # characters before the next token, where offsets are told
         self._tokens = 0
         self._begun = False
@@ -173,11 +190,23 @@ class _ChoiceStream:
     def ended(self, whole: Completion) -> list[dict[str, Any]]:
         """The rest of it, with how it ended."""
         rest = Grown(whole.token_ids[self._tokens :], (whole.logprobs or [])[self._tokens :])
-        reason = choice(self._asked.endpoint, 0, _record(whole, None), self._spell)["finish_reason"]
+        reason = reason_of(whole.finish_reason)
         begun = self._beginning(whole)
         if self._asked.counts_prompt_alone:
             return [*begun, self._chunk("", Grown(), reason)]
-        last = self._chunk(self._text.rest(whole.text or ""), rest, reason)
+        rest_of_text, calls = self._text.rest(whole.text or ""), []
+        if self._asked.tool_choice is not None:
+            _, found = calls_in(whole.text or "", self._asked.tool_choice)
+            reason = ends_as(reason, self._asked.tool_choice, found)
+            calls = message_calls(found, self._name)
+            if found:
+                is_text = self._asked.tool_choice.kind == "auto"
+                rest_of_text = rest_of_text.partition(OPEN)[0] if is_text else ""
+        last = self._chunk(rest_of_text, rest, reason)
+        if calls:
+            last["choices"][0]["delta"]["tool_calls"] = [
+                {"index": number, **call} for number, call in enumerate(calls)
+            ]
         last["choices"][0]["stop_reason"] = whole.stop_reason
         return [*begun, last]
 
@@ -214,6 +243,13 @@ class _ChoiceStream:
         if self._asked.delivery.return_token_ids:
             made["token_ids"] = grown.token_ids
         return self._head | {"choices": [made]}
+
+
+def _held_back(calls: ToolChoice | None) -> str | None:
+    """From where on a stream's text is held back, because it may be a call; "" for all of it."""
+    if calls is None:
+        return None
+    return OPEN if calls.kind == "auto" else ""
 
 
 def _record(completion: Completion, logprobs: int | None) -> Record:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from sharegen.common import json_values
 from sharegen.common.json_values import JsonError
 from sharegen.common.names import SHOWN
+from sharegen.common.tool_choice import ToolChoice
 from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.errors import ModelError, RequestError, UsageError
 from sharegen.job.engines import sampling_params
@@ -63,6 +64,7 @@ class Asked:
 
     prompts: token ids of each, and texts what they are as text where they were given as such.
     counts_prompt_alone: whether nothing is wanted but what the model says of the prompt.
+    tool_choice: of a chat whose answer may call functions.
     """
 
     endpoint: Endpoint
@@ -72,6 +74,7 @@ class Asked:
     delivery: Delivery
     metadata: Mapping[str, str] | None
     counts_prompt_alone: bool
+    tool_choice: ToolChoice | None = None
 
     def requests(self, next_key: Callable[[], int]) -> list[Request]:
         """What the engine is asked; samples of a seed are those of `LLM.generate`."""
@@ -155,7 +158,8 @@ class Reader:
         params = self._bounded(params, max(map(len, prompts)) - prompt_alone, is_said)
         texts = [p.content if isinstance(p.content, str) else None for p in asked.prompts]
         metadata = body.get("metadata")
-        return Asked(endpoint, prompts, texts, params, delivery, metadata, prompt_alone)
+        choice = asked.tool_choice
+        return Asked(endpoint, prompts, texts, params, delivery, metadata, prompt_alone, choice)
 
     def _check_name(self, name: Any) -> None:
         if isinstance(name, str) and name not in self._names:

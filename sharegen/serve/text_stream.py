@@ -14,15 +14,22 @@ class TextStream:
     What may turn out otherwise is held back: bytes that are no character yet, and text that a stop
     string may begin with.
 
-    special: whether special tokens are in the text.
+    special: whether special tokens are in the text. held_from: what all text is held back from,
+    itself included; None where nothing is.
     """
 
     def __init__(
-        self, tokenizer: Any, prompt: Sequence[int], stops: Sequence[str], special: bool
+        self,
+        tokenizer: Any,
+        prompt: Sequence[int],
+        stops: Sequence[str],
+        special: bool,
+        held_from: str | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._special = special
         self._stops = stops
+        self._held_from = held_from
         self._context = prompt_tail(tokenizer, prompt)
         self._tokens: list[int] = []  # behind the context, whose text is not whole yet
         self._held = ""
@@ -49,10 +56,19 @@ class TextStream:
         return found
 
     def _open(self) -> int:
-        """Characters at the end that a stop string may begin with."""
-        longest = max(map(len, self._stops), default=0)
+        """Characters at the end that are not for certain yet."""
+        if self._held_from is None:
+            return self._begun(self._stops)
+        place = self._held.find(self._held_from)
+        if place >= 0:
+            return len(self._held) - place
+        return self._begun([*self._stops, self._held_from])
+
+    def _begun(self, stops: Sequence[str]) -> int:
+        """Characters at the end that one of these may begin with."""
+        longest = max(map(len, stops), default=0)
         for count in range(min(longest, len(self._held)), 0, -1):
             end = self._held[-count:]
-            if any(stop.startswith(end) for stop in self._stops):
+            if any(stop.startswith(end) for stop in stops):
                 return count
         return 0

@@ -130,7 +130,7 @@ class ChatBody(RequestBody):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=_MOST_LOGPROBS)] | None = None
     tools: list[Any] | None = None
-    tool_choice: Literal["none", "auto"] | None = None
+    tool_choice: Any = None  # see tool_choice.py
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sharegen.common.grammar import library
 from sharegen.common.names import SHOWN
+from sharegen.common.tool_choice import ToolChoice
 from sharegen.errors import DataError, UsageError
 from sharegen.workload.configuration import Configuration, check_structured
 from sharegen.workload.conversation import ChatOptions, conversation, kwargs_of, tools_of
@@ -32,6 +33,7 @@ from sharegen.workload.request_body import (
 )
 from sharegen.workload.sampling_section import Sampling
 from sharegen.workload.template import RenderError, half_character
+from sharegen.workload.tool_choice import schema_of, tool_choice_of
 
 _MAX_TOKEN_ID = 2**31 - 1
 _TEXT_TOKENS = 16  # of completions that say nothing of it, as at OpenAI; chats have no such bound
@@ -39,10 +41,14 @@ _TEXT_TOKENS = 16  # of completions that say nothing of it, as at OpenAI; chats 
 
 @dataclass(frozen=True)
 class RequestedPrompts:
-    """What a body asks: its prompts, with one set of sampling parameters for all."""
+    """What a body asks: its prompts, with one set of sampling parameters for all.
+
+    tool_choice: of a chat whose answer may call functions.
+    """
 
     prompts: tuple[Prompt, ...]
     sampling: Sampling
+    tool_choice: ToolChoice | None = None
 
 
 @dataclass(frozen=True)
@@ -154,6 +160,7 @@ def _chat(body: ChatBody, configuration: Configuration) -> RequestedPrompts:
     tools = None
     if "none" not in (body.tool_choice, body.function_call):
         tools = _part("tools", tools_of, body.told_tools or own.tools)
+    choice = tool_choice_of(body.tool_choice, tools)
     begins, goes_on = body.add_generation_prompt, body.continue_final_message
     if begins is None and goes_on is None:
         begins, goes_on = own.add_generation_prompt, own.continue_final_message
@@ -168,7 +175,10 @@ def _chat(body: ChatBody, configuration: Configuration) -> RequestedPrompts:
     except RenderError as error:
         raise Refused(str(error), "messages") from None
     prompt = Prompt(turns, turns[-1].get("content", ""), options)
-    return RequestedPrompts((prompt,), _sampling(body, configuration))
+    schema = None
+    if choice is not None:
+        schema = schema_of(choice, tools or (), body.parallel_tool_calls is not False)
+    return RequestedPrompts((prompt,), _sampling(body, configuration, schema), choice)
 
 
 def _part(name: str, read: Callable[[str, Any], Any], value: Any) -> Any:
@@ -213,13 +223,25 @@ def _prompt(value: Any) -> Prompt:
     return replace(prompt, own=str(prompt))
 
 
-def _sampling(body: RequestBody, configuration: Configuration) -> Sampling:
-    """The job's sampling parameters with the request's on top."""
+def _sampling(
+    body: RequestBody, configuration: Configuration, calls: Mapping[str, Any] | None = None
+) -> Sampling:
+    """The job's sampling parameters with the request's on top. calls: the schema of calls of
+    functions that the answer has to be."""
     values = configuration.sampling.model_dump()
     if isinstance(body, TextBody) and values["max_tokens"] is None:
         values["max_tokens"] = _TEXT_TOKENS
+    given = body.given
+    if calls is not None:
+        if given.get("structured_outputs") is not None:
+            raise Refused(
+                "a call of a tool has a form of its own: leave out response_format and "
+                "structured_outputs, or let tool_choice be auto",
+                "tool_choice",
+            )
+        given["structured_outputs"] = {"json": calls}
     try:
-        sampling = Sampling.model_validate(values | body.given)
+        sampling = Sampling.model_validate(values | given)
     except ValidationError as error:
         raise refused(error, Sampling) from None
     if sampling.max_tokens is not None and sampling.min_tokens > sampling.max_tokens:
@@ -230,6 +252,7 @@ def _sampling(body: RequestBody, configuration: Configuration) -> Sampling:
     if sampling.structured_outputs is not None:
         library()  # without which no line could be answered
         param = "structured_outputs" if body.response_format is None else "response_format"
+        param = param if calls is None else "tools"
         try:
             check_structured(sampling)
         except UsageError as error:

@@ -158,6 +158,68 @@ def test_structured_outputs_and_stop_token_ids(served: Served) -> None:
     assert chat.choices[0].message.content in ("yes", "no")
 
 
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "parameters": {
+            "type": "object",
+            "properties": {"a": {"type": "integer", "maximum": 9, "minimum": 0}},
+            "required": ["a"],
+            "additionalProperties": False,
+        },
+    },
+}
+WRITTEN = 'I add. <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("choice", "ends"),
+    [
+        ("auto", "tool_calls"),
+        ("required", "tool_calls"),
+        ({"type": "function", "function": {"name": "add"}}, "stop"),
+    ],
+    ids=["auto", "required", "named"],
+)
+def test_calls_of_tools_are_parsed(served: Served, choice: Any, ends: str) -> None:
+    pytest.importorskip("llguidance")
+    client = served.client()
+    asked: dict[str, Any] = {
+        "model": NAME, "messages": CHAT, "tools": [TOOL], "tool_choice": choice,
+        "parallel_tool_calls": False, "max_tokens": 200, "seed": 1,
+    }  # fmt: skip
+    if choice == "auto":  # a model that was not trained to call writes so where it has to
+        asked["extra_body"] = {"structured_outputs": {"choice": [WRITTEN]}}
+    whole = client.chat.completions.create(**asked).choices[0]
+    [call] = whole.message.tool_calls
+    assert (whole.finish_reason, call.function.name) == (ends, "add")
+    arguments = json.loads(call.function.arguments)
+    assert list(arguments) == ["a"] and 0 <= arguments["a"] <= 9
+    assert whole.message.content == ("I add." if choice == "auto" else None)
+    text, calls, reasons = "", [], []
+    for chunk in client.chat.completions.create(**asked, stream=True):
+        [part] = chunk.choices
+        text += part.delta.content or ""
+        calls += part.delta.tool_calls or []
+        reasons += [part.finish_reason] if part.finish_reason else []
+    assert text.strip() == (whole.message.content or "") and reasons == [ends]
+    assert [each.function.arguments for each in calls] == [call.function.arguments]
+    assert calls[0].id != call.id and calls[0].index == 0
+
+
+def test_tools_that_need_not_be_called(served: Served) -> None:
+    body = {"messages": CHAT, "tools": [TOOL], "max_tokens": 8}
+    for choice in ("auto", "none"):
+        status, answer = served.ask("/v1/chat/completions", {**body, "tool_choice": choice})
+        assert status == 200 and "tool_calls" not in answer["choices"][0]["message"]
+    status, answer = served.ask(
+        "/v1/chat/completions",
+        {**body, "tool_choice": "required", "response_format": {"type": "json_object"}},
+    )
+    assert status == 400 and answer["error"]["param"] == "tool_choice"
+
+
 def test_n_requests_of_one_prompt_cost_what_one_of_n_samples_costs(served: Served) -> None:
     client = openai.AsyncOpenAI(base_url=served.url, api_key="none", max_retries=0)
     prompt = "0 1 2 3 4 5 6 7 8 9 . , ? ! $ " * 12

@@ -281,7 +281,8 @@ def test_a_request_that_is_not_asked_is_told_as_such(
             "chat_template_kwargs",
         ),
         ({"tools": ["add"]}, "tools is not a list of schemas", "tools"),
-        ({"tool_choice": "required"}, "tool_choice is 'required'", "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice: needs tools", "tool_choice"),
+        ({"tool_choice": "any"}, "tool_choice is 'any': it must be none, auto", "tool_choice"),
         (
             {"add_generation_prompt": True, "continue_final_message": True},
             "set one of them",

@@ -15,6 +15,8 @@ from typing import Any, Literal
 
 from sharegen.common import json_values
 from sharegen.common.json_values import JsonError
+from sharegen.common.tool_choice import ToolChoice
+from sharegen.results.export.tool_calls import calls_in, ends_as, message_calls
 from sharegen.results.journal.record import Record
 
 Endpoint = Literal["chat", "text"]
@@ -57,13 +59,17 @@ def answered(
     by: Answerer,
     spell: Spell,
     metadata: Mapping[str, str] | None = None,
+    tool_choice: ToolChoice | None = None,
 ) -> dict[str, Any]:
     """The line of a request whose choices are all there, in their order.
 
-    spell: the bytes of tokens.
+    spell: the bytes of tokens. tool_choice: of a chat that may call functions.
     """
     drawn = sum(record.num_tokens for record in records)
     choices = [choice(endpoint, index, record, spell) for index, record in enumerate(records)]
+    if tool_choice is not None:
+        for made in choices:
+            put_calls(made, tool_choice, _digest(by.fingerprint, custom_id, str(made["index"])))
     body = head(endpoint, _digest(by.fingerprint, custom_id), by)
     body |= {"choices": choices, "usage": usage.counts(drawn)}
     if metadata is not None:
@@ -134,13 +140,18 @@ def _line(custom_id: str, status: int, body: dict[str, Any]) -> dict[str, Any]:
     return {"id": f"batch_req_{name}", "custom_id": custom_id, "response": response, "error": None}
 
 
+def reason_of(finish_reason: str | None) -> str:
+    """Why a choice ended, in OpenAI's words."""
+    return _ENDS.get(str(finish_reason), "stop")
+
+
 def choice(endpoint: Endpoint, index: int, record: Record, spell: Spell) -> dict[str, Any]:
     """One choice of a completion, at its index.
 
     Its log-probabilities may begin with those of the prompt, the first of which has none.
     """
-    reason = _ENDS.get(str(record.finish_reason), "stop")
-    made: dict[str, Any] = {"index": index, "finish_reason": reason, "logprobs": None}
+    made: dict[str, Any] = {"index": index, "finish_reason": reason_of(record.finish_reason)}
+    made["logprobs"] = None
     found = record.logprobs
     said = _said(record, spell)
     if endpoint == "text":
@@ -156,6 +167,15 @@ def choice(endpoint: Endpoint, index: int, record: Record, spell: Spell) -> dict
         made["logprobs"] = {"content": content, "refusal": None}
     message = {"role": "assistant", "content": record.completion, "refusal": None}
     return {**made, "message": message}
+
+
+def put_calls(made: dict[str, Any], choice: ToolChoice, name: str) -> None:
+    """Turn what is called in a chat's choice into its calls. name: of the choice, among all."""
+    message = made["message"]
+    content, calls = calls_in(message["content"], choice)
+    made["finish_reason"] = ends_as(made["finish_reason"], choice, calls)
+    if calls:
+        message |= {"content": content, "tool_calls": message_calls(calls, name)}
 
 
 _UNLIKELY = -9999.0  # OpenAI's own word for what is not finite

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sharegen.common.tool_choice import ToolChoice
 from sharegen.results.export.openai import Answerer, Endpoint, Usage, answered
 from sharegen.results.journal.record import Record
 
@@ -70,3 +71,17 @@ def test_what_has_no_bytes_or_no_token() -> None:
     assert [(entry["token"], entry["bytes"]) for entry in content] == [("\ufffd", None), ("", [])]
     assert content[0]["logprob"] == -9999.0
     assert logprobs("text", "x", [8, None, {}], [9, -0.1, {}])["text_offset"] == [0, 1]
+
+
+def test_calls_of_tools_are_the_messages() -> None:
+    text = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
+    records = [Record("p", index, "h", completion=said, num_tokens=1, finish_reason="eos")
+               for index, said in enumerate((text, "4", text))]  # fmt: skip
+    by, auto = Answerer("model", "f" * 16, 0), ToolChoice("auto")
+    line = answered("a", "chat", records, Usage(1, 0), by, BYTES.__getitem__, None, auto)
+    first, second, third = line["response"]["body"]["choices"]
+    [call] = first["message"]["tool_calls"]
+    assert call["function"] == {"name": "add", "arguments": '{"a": 1}'}
+    assert (first["message"]["content"], first["finish_reason"]) == (None, "tool_calls")
+    assert "tool_calls" not in second["message"] and second["finish_reason"] == "stop"
+    assert third["message"]["tool_calls"][0]["id"] != call["id"]
