@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from benchmarks.papers.command import HELP, paper
-from sharegen.cli.bench_options import CompileModel, Device, Dtype, Rows, Shape
+from sharegen.cli.bench_options import CompileModel, Device, Dtype, Quantization, Rows, Shape
 from sharegen.cli.command import Command
 from sharegen.cli.parameters import parse_path
 from sharegen.errors import UsageError
@@ -188,6 +188,40 @@ def fp8_layers(
 
     for found in bench_layers(shape, layers=layers, tokens=tokens, device=device, seed=seed):
         typer.echo(json.dumps(found))
+
+
+@app.command("bits", cls=Command)
+def bits(
+    shape: Shape = "llama3-8b",
+    rows: Annotated[
+        list[int] | None, typer.Option(min=1, help="Rows of a forward (twice). 32 and 1,024.")
+    ] = None,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic/--plain", help="In the deterministic mode, or not.")
+    ] = True,
+    compile_model: CompileModel = False,
+    dtype: Dtype = "bfloat16",
+    quantization: Quantization = None,
+    device: Device = "cuda",
+) -> None:
+    """Find the operations that give a row other bits where a forward has more rows.
+
+    Example: python -m benchmarks bits --shape llama3-8b --rows 32 --rows 1024
+
+    Example: python -m benchmarks bits --plain --compile
+    """
+    from benchmarks.bits import bench_bits
+
+    result = bench_bits(
+        shape,
+        rows=rows or (32, 1024),
+        deterministic=deterministic,
+        compile_model=compile_model,
+        dtype=dtype,
+        quantization=quantization,
+        device=device,
+    )
+    typer.echo(json.dumps(result))
 
 
 @app.command("harness", cls=Command)

@@ -44,6 +44,11 @@ _SLACK = gl.constexpr(8.0)
 # its largest scores. Values below 2^65 keep what is summed finite until then.
 _MOST = gl.constexpr(2.0**60)
 
+# Where a line's bits are not to depend on the others', all its tiles keep the m of the first one
+# that it sees, also those that others do not see; and what comes again is written for those lines
+# alone whose own sums have grown so far.
+_NEVER = gl.constexpr(1e30)  # a slack that no score exceeds, but from -inf
+
 # Registers of a thread: as many as leave the suffix phase room on the same processor when the
 # kernel begins, and what those that attend take over from those that fetch.
 _REGISTERS = 128
@@ -202,6 +207,7 @@ def _scores(q, k_ring, full, stage, phase, s_layout: gl.constexpr):
 def _softmax(
     m, s, n, end, band_row, row_begin, row_end, factor,
     BLOCK_SIZE: gl.constexpr, s_layout: gl.constexpr, MASKED: gl.constexpr,
+    SLACK: gl.constexpr = _SLACK,
 ):  # fmt: skip
     """(p, what becomes of sums before, m) with the tile's scores s * factor.
 
@@ -214,7 +220,7 @@ def _softmax(
         under = (band_row >= row_begin) & (band_row < row_end)
         seen = (o_n % BLOCK_SIZE >= BLOCK_SIZE - real)[None, :] & under[:, None]
         s = gl.where(seen, s, float("-inf"))
-    return weights(m, s, factor, MASKED, _SLACK)
+    return weights(m, s, factor, MASKED, SLACK)
 
 
 @gluon.jit
@@ -229,7 +235,7 @@ def _attend_tiles(
     acc, m, total, p, q, k_ring, v_ring, full, empty, stage, phase, before,
     begin, until, end, band_row, row_begin, row_end, factor,
     BLOCK_SIZE: gl.constexpr, s_layout: gl.constexpr, o_layout: gl.constexpr,
-    MASKED: gl.constexpr, FIXED: gl.constexpr,
+    MASKED: gl.constexpr, FIXED: gl.constexpr, SLACK: gl.constexpr,
 ):  # fmt: skip
     """The state after the tiles from `begin` to `until` of a node.
 
@@ -247,7 +253,18 @@ def _attend_tiles(
             total += _sums(p_new)
         else:
             p_new, decay, m = _softmax(
-                m, s, n, end, band_row, row_begin, row_end, factor, BLOCK_SIZE, s_layout, MASKED
+                m,
+                s,
+                n,
+                end,
+                band_row,
+                row_begin,
+                row_end,
+                factor,
+                BLOCK_SIZE,
+                s_layout,
+                MASKED,
+                SLACK,
             )
             of_total: gl.constexpr = gl.SliceLayout(1, total.type.layout)
             total = total * gl.convert_layout(decay, of_total)[:, None] + _sums(p_new)
@@ -267,12 +284,15 @@ def _attend_items(
     counts_ptr, order_ptr, partial_start_ptr, items_ptr, segments_ptr,
     out_ptr, lse_ptr, stride_qr, stride_qh, scale,
     NUM_KV_HEADS: gl.constexpr, GROUP: gl.constexpr, SIZE: gl.constexpr,
-    BLOCK_SIZE: gl.constexpr, HALF: gl.constexpr, FIXED: gl.constexpr,
+    BLOCK_SIZE: gl.constexpr, HALF: gl.constexpr, FIXED: gl.constexpr, OWN: gl.constexpr,
+    AGAIN: gl.constexpr = False,
 ):  # fmt: skip
     """Attend from the lines of a band's first or second HALF, item after item.
 
     q_buffers: [2, LINES, BLOCK_D], where queries change their layout, and later the result.
-    FIXED: see `_attend_tiles`. Returns (stage, phase, the largest sums that were so).
+    FIXED: see `_attend_tiles`. OWN: no line's bits are to depend on the others. AGAIN: only what
+    the first pass has marked is written, by a lse that is infinite. Returns (stage, phase, the
+    largest sums that were FIXED).
     """
     NUM_HEADS: gl.constexpr = NUM_KV_HEADS * GROUP
     dtype: gl.constexpr = k_ring.dtype
@@ -280,6 +300,7 @@ def _attend_items(
     BLOCK_N: gl.constexpr = k_ring.shape[1]
     BLOCK_D: gl.constexpr = k_ring.shape[2]
     LINES: gl.constexpr = q_buffers.shape[1]
+    SLACK: gl.constexpr = _NEVER if FIXED and OWN else _SLACK
     ROWS: gl.constexpr = 2 * LINES // GROUP  # of a band
     s_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     o_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_D, 16])
@@ -334,28 +355,37 @@ def _attend_items(
             acc, m, total, p, stage, phase, before = _attend_tiles(
                 acc, m, total, p, q, k_ring, v_ring, full, empty, stage, phase, before,
                 begin, whole, end, band_row, row_begin, row_end, factor,
-                BLOCK_SIZE, s_layout, o_layout, False, FIXED,
+                BLOCK_SIZE, s_layout, o_layout, False, FIXED, SLACK,
             )  # fmt: skip
-            if FIXED:
+            if FIXED and not OWN:
                 most = gl.maximum(most, total)
             acc, m, total, p, stage, phase, before = _attend_tiles(
                 acc, m, total, p, q, k_ring, v_ring, full, empty, stage, phase, before,
                 whole, end, end, band_row, row_begin, row_end, factor,
-                BLOCK_SIZE, s_layout, o_layout, True, False,
+                BLOCK_SIZE, s_layout, o_layout, True, False, SLACK,
             )  # fmt: skip
         acc = warpgroup_mma(p, v_ring.index(before), acc, is_async=True)
         acc = warpgroup_mma_wait(0, deps=[acc])
         mbarrier.arrive(empty.index(before), count=1)
 
+        if FIXED and OWN:
+            most = gl.maximum(most, total)
+            grown = gl.convert_layout(gl.max(total, 1), gl.SliceLayout(1, line_layout)) > _MOST
         m = gl.convert_layout(m, gl.SliceLayout(1, o_layout))
         total = gl.convert_layout(gl.sum(total, 1), gl.SliceLayout(1, o_layout))
         out, lse = finish(acc, m, total)
         q_buffer.store(out.to(dtype))
         partial = gl.load(partial_start_ptr + row, mask=alive, other=0) + ordinal
         o_partial = partial.to(gl.int64) * NUM_HEADS + head
+        if AGAIN and OWN:
+            marked = gl.load(lse_ptr + o_partial, mask=alive, other=0.0) == float("inf")
+            alive = alive & marked
+            written = written & marked[:, None]
         p_out = out_ptr + (o_partial * SIZE)[:, None] + o_d[None, :]
         gl.store(p_out, q_buffer.load(line_layout), mask=written)
         lse = gl.convert_layout(lse, gl.SliceLayout(1, line_layout))
+        if FIXED and OWN:
+            lse = gl.where(grown, float("inf"), lse)
         gl.store(lse_ptr + o_partial, lse, mask=alive)
     return stage, phase, most
 
@@ -366,7 +396,7 @@ def _attend(
     counts_ptr, order_ptr, partial_start_ptr, items_ptr, segments_ptr,
     out_ptr, lse_ptr, stride_qr, stride_qh, scale,
     NUM_KV_HEADS: gl.constexpr, GROUP: gl.constexpr, SIZE: gl.constexpr,
-    BLOCK_SIZE: gl.constexpr, HALF: gl.constexpr, FIXED: gl.constexpr,
+    BLOCK_SIZE: gl.constexpr, HALF: gl.constexpr, FIXED: gl.constexpr, OWN: gl.constexpr,
 ):  # fmt: skip
     """Attend to all items, and again where a sum grows beyond `_MOST`."""
     stage = 0
@@ -375,7 +405,7 @@ def _attend(
         q_ptr, q_buffers, k_ring, v_ring, full, empty, stage, phase,
         counts_ptr, order_ptr, partial_start_ptr, items_ptr, segments_ptr,
         out_ptr, lse_ptr, stride_qr, stride_qh, scale,
-        NUM_KV_HEADS, GROUP, SIZE, BLOCK_SIZE, HALF, FIXED,
+        NUM_KV_HEADS, GROUP, SIZE, BLOCK_SIZE, HALF, FIXED, OWN,
     )  # fmt: skip
     if FIXED:
         layout: gl.constexpr = _largest_layout()
@@ -387,7 +417,7 @@ def _attend(
                 q_ptr, q_buffers, k_ring, v_ring, full, empty, stage, phase,
                 counts_ptr, order_ptr, partial_start_ptr, items_ptr, segments_ptr,
                 out_ptr, lse_ptr, stride_qr, stride_qh, scale,
-                NUM_KV_HEADS, GROUP, SIZE, BLOCK_SIZE, HALF, False,
+                NUM_KV_HEADS, GROUP, SIZE, BLOCK_SIZE, HALF, False, OWN, True,
             )  # fmt: skip
     leave()
 
@@ -399,9 +429,11 @@ def _hopper_shared_kernel(
     out_ptr, lse_ptr, stride_qr, stride_qh, scale,
     NUM_KV_HEADS: gl.constexpr, GROUP: gl.constexpr, SIZE: gl.constexpr,
     BLOCK_SIZE: gl.constexpr, LINES: gl.constexpr, BLOCK_N: gl.constexpr,
-    BLOCK_D: gl.constexpr, STAGES: gl.constexpr, ATTENDING: gl.constexpr,
+    BLOCK_D: gl.constexpr, STAGES: gl.constexpr, ATTENDING: gl.constexpr, OWN: gl.constexpr,
 ):  # fmt: skip
-    """LINES: of a warp group, half a band. ATTENDING: registers of a thread of these."""
+    """LINES: of a warp group, half a band. ATTENDING: registers of a thread of these. OWN: see
+    `_attend_items`.
+    """
     dtype: gl.constexpr = k_desc.dtype
     FIXED: gl.constexpr = dtype == gl.bfloat16
     layout: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
@@ -427,13 +459,13 @@ def _hopper_shared_kernel(
                 q_ptr, q_buffers, k_ring, v_ring, full, empty, told, largest,
                 counts_ptr, order_ptr, partial_start_ptr, items_ptr, segments_ptr,
                 out_ptr, lse_ptr, stride_qr, stride_qh, scale,
-                NUM_KV_HEADS, GROUP, SIZE, BLOCK_SIZE, 0, FIXED,
+                NUM_KV_HEADS, GROUP, SIZE, BLOCK_SIZE, 0, FIXED, OWN,
             )),
             (_attend, (
                 q_ptr, q_buffers, k_ring, v_ring, full, empty, told, largest,
                 counts_ptr, order_ptr, partial_start_ptr, items_ptr, segments_ptr,
                 out_ptr, lse_ptr, stride_qr, stride_qh, scale,
-                NUM_KV_HEADS, GROUP, SIZE, BLOCK_SIZE, 1, FIXED,
+                NUM_KV_HEADS, GROUP, SIZE, BLOCK_SIZE, 1, FIXED, OWN,
             )),
         ],
         [4, 4], [ATTENDING, ATTENDING],
@@ -457,7 +489,7 @@ def launch_on_hopper(
         plan.partial_out, plan.partial_lse, q.stride(0), q.stride(1), scale,
         NUM_KV_HEADS=shape.num_kv_heads, GROUP=shape.group, SIZE=shape.key_size,
         BLOCK_SIZE=shape.block_size, LINES=tile.lines // 2, BLOCK_N=tile.keys,
-        BLOCK_D=size, STAGES=tile.num_stages, ATTENDING=_ATTENDING,
+        BLOCK_D=size, STAGES=tile.num_stages, ATTENDING=_ATTENDING, OWN=plan.deterministic,
         num_warps=4, maxnreg=_REGISTERS,
     )  # fmt: skip
 

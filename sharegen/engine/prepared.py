@@ -35,6 +35,7 @@ from sharegen.engine.model.compile.kept_code import keep_compiled_code
 from sharegen.engine.model.compile.wanted_rows import skip_unwanted_rows
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.steady.holding import hold_products
+from sharegen.engine.model.steady.telling import not_steady
 from sharegen.engine.model.summary import Optimised, summary
 from sharegen.kernels.cost import CostModel
 
@@ -124,8 +125,15 @@ class Prepared:
             held = all_sizes(self.padded, most) if config.deterministic and on_gpu else ()
             optimised = _made_fast(model, config, held)
             said = summary(model, optimised) if config.show_model else ()
+            told = list(not_steady(model, held)) if held else ()
         for line in said:
             warnings.warn(line, stacklevel=3)
+        if told:
+            warnings.warn(
+                "deterministic: a row's bits may depend on the other rows in "
+                f"{'; '.join(told)}: samples may differ between two runs",
+                stacklevel=3,
+            )
         self._blocks = blocks
         self._memory, self._steps = kv_cache_memory(
             model,

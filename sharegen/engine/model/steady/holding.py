@@ -81,13 +81,20 @@ def _steadily(forward: Callable[..., Any]) -> Callable[..., Any]:
     return steady
 
 
-def not_held(model: nn.Module) -> Iterator[str]:
-    """The kinds of modules with matrices that are multiplied in some other way, each once."""
+def not_held(model: LoadedModel) -> Iterator[str]:
+    """The kinds of modules with a matrix that they multiply by in some other way, each once.
+
+    Mixers, which have matrices for other things, are left out, and so is FP8.
+    """
+    mixers = {mixer.module for mixer in model.mixers}
     seen = set()
-    for module in model.modules():
+    for module in model.model.modules():
         kind = type(module)
-        own = [p for p in module.parameters(recurse=False) if p.dim() == 2 and min(p.shape) > 1]
-        held = _multiplies(module) or isinstance(module, nn.Embedding)
-        if own and not held and kind not in seen:
+        own = any(
+            weight.dim() == 2 and min(weight.shape) > 1 and weight.dtype.itemsize > 1
+            for weight in module.parameters(recurse=False)
+        )
+        known = _multiplies(module) or isinstance(module, nn.Embedding) or module in mixers
+        if own and not known and kind not in seen:
             seen.add(kind)
             yield kind.__name__

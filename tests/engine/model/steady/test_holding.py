@@ -113,9 +113,9 @@ def test_what_multiplies_in_another_way_is_named(model: LoadedModel) -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x @ self.weight.T
 
-    assert not list(not_held(model.model))
+    assert not list(not_held(model))
     model.model.others = nn.ModuleList([Other(), Other()])
-    assert list(not_held(model.model)) == ["Other"]
+    assert list(not_held(model)) == ["Other"]
 
 
 def test_linear_layers_of_a_compiled_graph() -> None:

@@ -1,0 +1,112 @@
+"""What in a model gives a row bits that depend on the other rows, as far as trials show it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import nn
+
+from sharegen.engine.model.fp8.blocks import (
+    are_of_blocks,
+    multiply_block_groups,
+    multiply_blocks,
+)
+from sharegen.engine.model.fp8.experts import is_known, projections
+from sharegen.engine.model.fp8.products import E4M3, multiply, multiply_groups
+from sharegen.engine.model.loaded import LoadedModel
+from sharegen.engine.model.steady.holding import not_held
+from sharegen.engine.model.steady.products import tried
+
+_LINES = 61  # different rows, which come again and again
+_COUNTS = (0, 1, 2, 7, 8, 16, 33, 61, 64, 100)  # rows of an expert, of one after another
+_MOST_BYTES = 1 << 29  # of a result
+
+Product = Callable[[torch.Tensor], torch.Tensor]
+"""Returns [T, N] of x [T, K]."""
+
+Groups = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Returns [T, N] of x [T, K], whose rows lie expert by expert, and of their ends [experts]."""
+
+
+@torch.inference_mode()
+def not_steady(model: LoadedModel, rows: Sequence[int]) -> Iterator[str]:
+    """Yield in words what does not hold; rows: the numbers of rows that forwards have."""
+    for shape, ways in tried().items():
+        if ways.differing:
+            yield f"linear layers {shape}, with {_named(ways.differing)} rows"
+    for name in not_held(model):
+        yield f"{name}, which multiplies in a way of its own"
+    seen: set[object] = set()
+    for module in model.model.modules():
+        weight = getattr(module, "weight", None)
+        if isinstance(weight, nn.Parameter) and weight.dtype is E4M3 and weight.dim() == 2:
+            if weight.shape not in seen:
+                differing = rows_that_differ(_fp8_product(module), weight.shape, rows, model)
+                if differing:
+                    yield f"FP8 layers of {tuple(weight.shape)}, with {_named(differing)} rows"
+            seen.add(weight.shape)
+        elif is_known(module):
+            for name in projections(module):
+                key = type(module), getattr(module, name).shape
+                if key not in seen and not groups_are_steady(*_groups(module, name), model):
+                    yield f"the experts' {name}"
+                seen.add(key)
+
+
+def rows_that_differ(
+    product: Product, shape: Sequence[int], rows: Sequence[int], model: LoadedModel
+) -> list[int]:
+    """The numbers of rows with which a row has other bits than with the largest of them.
+
+    shape: (N, K) of the weight.
+    """
+    width, size = shape
+    rows = [count for count in rows if 2 * count * width <= _MOST_BYTES] or list(rows[:1])
+    which = torch.arange(rows[-1], device=model.device) % _LINES
+    x = _drawn(size, model)[which]
+    expected = product(x)[:_LINES]
+    return [count for count in rows if not torch.equal(product(x[:count]), expected[which[:count]])]
+
+
+def groups_are_steady(groups: Groups, experts: int, size: int, model: LoadedModel) -> bool:
+    """Whether a row of an expert has the same bits however many rows each of them has."""
+    x = _drawn(size, model)
+    ends = torch.arange(1, experts + 1, device=model.device) * _LINES
+    expected = groups(x.repeat(experts, 1), ends.int())
+    for turn in range(2):
+        counts = torch.tensor([_COUNTS[(i + turn) % len(_COUNTS)] for i in range(experts)])
+        line = torch.cat([torch.arange(int(count)) % _LINES for count in counts])
+        at = torch.arange(experts).repeat_interleave(counts) * _LINES + line
+        found = groups(x[line.to(x.device)], counts.cumsum(0).int().to(x.device))
+        if not torch.equal(found, expected[at.to(x.device)]):
+            return False
+    return True
+
+
+def _fp8_product(module: nn.Module) -> Product:
+    weight, scales = module.get_parameter("weight"), module.get_parameter("weight_scale")
+    if are_of_blocks(weight, scales):
+        return lambda x: multiply_blocks(x, weight, scales)
+    return lambda x: multiply(x, weight, scales, None)
+
+
+def _groups(module: nn.Module, name: str) -> tuple[Groups, int, int]:
+    """How experts multiply by one of their weights, how many they are, and its inputs."""
+    weight = module.get_parameter(name)
+    scales = getattr(module, f"{name}_scale", None)
+    if scales is not None:
+        grouped = multiply_block_groups if are_of_blocks(weight, scales) else multiply_groups
+        return (lambda x, ends: grouped(x, weight, scales, ends)), len(weight), weight.shape[2]
+    by = weight if getattr(module, "is_transposed", False) else weight.transpose(1, 2)
+    return (lambda x, ends: torch._grouped_mm(x, by, offs=ends)), len(by), by.shape[1]
+
+
+def _drawn(size: int, model: LoadedModel) -> torch.Tensor:
+    generator = torch.Generator(model.device).manual_seed(2)
+    x = torch.randn(_LINES, size, generator=generator, device=model.device)
+    return x.to(model.dtype)
+
+
+def _named(rows: Sequence[int]) -> str:
+    return ", ".join(map(str, rows[:8])) + (", ..." if len(rows) > 8 else "")
