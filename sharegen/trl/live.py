@@ -24,23 +24,25 @@ open, and the next one over the same module closes it."""
 class LiveEngine(TrainerCallback):
     """One trainer's engine, which the trainer itself holds, among its callbacks.
 
-    options: what LLM takes beside the module and its tokenizer.
+    options: what LLM takes beside the module and its tokenizer. sleeps: whether it gives its memory
+        back between rollouts.
     """
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    def __init__(self, options: Mapping[str, Any], sleeps: bool) -> None:
         self._options = options
+        self._sleeps = sleeps
         self._llm: LLM | None = None
         self._step = 0  # that the engine's weights are of
         self._trains = False
         self._drawn: Counter[tuple[int, bool]] = Counter()  # rollouts, by step and mode
 
     @classmethod
-    def of(cls, trainer: Any, options: Mapping[str, Any]) -> Self:
+    def of(cls, trainer: Any, options: Mapping[str, Any], sleeps: bool) -> Self:
         """The trainer's own, made at its first rollout."""
         for callback in trainer.callback_handler.callbacks:
             if isinstance(callback, cls):
                 return callback
-        made = cls(options)
+        made = cls(options, sleeps)
         trainer.add_callback(made)
         return made
 
@@ -66,11 +68,16 @@ class LiveEngine(TrainerCallback):
         try:
             if self._llm is None:
                 self._llm = self._opened(trainer)
-            elif step != self._step:
+            else:
+                self._llm.wake_up()
+            if step != self._step:
                 self._llm.weights_changed()
             self._step = step
             asked = [{"prompt_token_ids": ids} for ids in prompts]
-            return self._llm.generate(asked, list(params), use_tqdm=False)  # type: ignore[arg-type]
+            outputs = self._llm.generate(asked, list(params), use_tqdm=False)  # type: ignore[arg-type]
+            if self._sleeps:
+                self._llm.sleep()
+            return outputs
         except BaseException:
             self.close()
             raise

@@ -24,15 +24,17 @@ class Rollout:
 
         GRPOTrainer(..., rollout_func=Rollout(max_sequences=256))
 
+    sleep: whether the engine gives the memory of its KV cache and CUDA graphs back between
+        rollouts, for the trainer; without it the next rollout begins at once.
     options: what `LLM` takes beside the model, its tokenizer and seed, which are the trainer's.
 
     Raises UsageError, at the first rollout, for a trainer that it does not serve.
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, sleep: bool = True, **options: Any) -> None:
         if wrong := [name for name in options if name in _OURS]:
             raise UsageError(f"{wrong[0]} is the trainer's: leave it out of Rollout")
-        self._options = options
+        self._options, self._sleep = options, sleep
 
     def __call__(self, prompts: Sequence[Prompt], trainer: Any) -> dict[str, list[Any]]:
         """Draw one completion for each of the prompts, in their order.
@@ -42,7 +44,7 @@ class Rollout:
         from, after temperature and filters.
         """
         refuse(trainer)
-        live = LiveEngine.of(trainer, self._options)
+        live = LiveEngine.of(trainer, self._options, self._sleep)
         groups = grouped(prompts, trainer)
         wanted = replace(sampling(trainer), seed=live.seed(trainer))
         params = [replace(wanted, n=len(group.places)) for group in groups]

@@ -6,6 +6,7 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from sharegen.engine.model.lending import is_lent
@@ -109,3 +110,20 @@ def test_an_adapter_is_trained_over_a_base_that_stays(tmp_path: Path) -> None:
     assert sum(rollout.differences) / len(rollout.differences) < 1e-5
     after = [each for each in trainer.model.parameters() if not each.requires_grad]
     assert all(a.equal(b) for a, b in zip(base, after, strict=True))
+
+
+@pytest.mark.slow
+def test_fifty_steps_take_no_more_memory_and_no_sequence_would_be_masked(tmp_path: Path) -> None:
+    taken: list[int] = []
+
+    class Watched(Kept):
+        def __call__(self, prompts: Any, trainer: Any) -> dict[str, list[Any]]:
+            taken.append(psutil.Process().memory_info().rss)
+            return super().__call__(prompts, trainer)
+
+    rollout = Watched()
+    grpo(tmp_path, rollout, max_steps=50).train()
+    assert len(taken) == 50
+    assert taken[-1] - taken[10] < 16 << 20  # a KV cache of 4 MiB a step would be 160
+    assert max(rollout.differences) < 1e-3
+    assert 0.99 < min(rollout.ratios) <= max(rollout.ratios) < 1.01  # TRL masks those above 3

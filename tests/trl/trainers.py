@@ -19,13 +19,14 @@ class Kept(Rollout):
     """A rollout that keeps what it drew, and how far its log-probabilities are from a forward.
 
     differences: for each token, of the module itself as it is at the rollout, in float32 and with
-        the trainer's temperature.
+        the trainer's temperature. ratios: of the probabilities of whole completions.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(kv_cache_memory=MEMORY, **options)
         self.drawn: list[dict[str, list[Any]]] = []
         self.differences: list[float] = []
+        self.ratios: list[float] = []
 
     def __call__(self, prompts: Any, trainer: Any) -> dict[str, list[Any]]:
         drawn = super().__call__(prompts, trainer)
@@ -37,7 +38,9 @@ class Kept(Rollout):
                 logits = trainer.model(input_ids=ids).logits[0, len(prompt) - 1 : -1]
             every = (logits / trainer.temperature).log_softmax(-1)
             found = every[range(len(completion)), completion]
-            self.differences += (found - torch.tensor(logprobs)).abs().tolist()
+            difference = found - torch.tensor(logprobs)
+            self.differences += difference.abs().tolist()
+            self.ratios.append(difference.sum().exp().item())
         return drawn
 
 
