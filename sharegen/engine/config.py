@@ -54,6 +54,14 @@ class EngineConfig(EngineParameters):
             ge=1,
         ),
     ] = LOOKAHEAD
+    first_rows: Annotated[
+        int | None,
+        Parameter(
+            "Sequences that decode together on a CPU until the first sample of a job has ended; "
+            "None is as many as later.",
+            ge=1,
+        ),
+    ] = None
     state_slots: Annotated[
         int | None,
         Parameter(

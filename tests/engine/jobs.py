@@ -143,6 +143,7 @@ def engine_config(
     compile: bool = True,
     kv_cache_dtype: str = "auto",
     state_slots: int = 40,
+    first_rows: int | None = None,
     host_blocks: int = 0,
 ) -> EngineConfig:
     """Everything small, so that few tokens go through many blocks and batches.
@@ -163,6 +164,7 @@ def engine_config(
         lookahead=lookahead,
         compile=compile,
         state_slots=state_slots,
+        first_rows=first_rows,
         swap_space=swapped_bytes / 2**30,
     )
 

@@ -39,6 +39,7 @@ from sharegen.engine.schedule.batch_builder import (
 from sharegen.engine.schedule.batch_rows import BatchRows
 from sharegen.engine.schedule.beams import begin, go_on
 from sharegen.engine.schedule.capacity import Capacity
+from sharegen.engine.schedule.first_rows import FirstRows
 from sharegen.engine.schedule.preemption import Preemption
 from sharegen.engine.schedule.prefill_queue import PrefillQueue
 from sharegen.engine.schedule.ready import ReadyQueue
@@ -75,6 +76,7 @@ class Scheduler:
         deterministic: whether nothing that decides about the order of sums may depend on the batch:
             chunks lie at places that no batch's size changes, layouts say what the job's tree says
             of their nodes, and a preempted sequence gets its KV as it had it before.
+        first_rows: rows until the first sample has ended, as `FirstRows` has it.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class Scheduler:
         swap_cost: SwapCost | None = None,
         one_pass: int = 0,
         deterministic: bool = False,
+        first_rows: int | None = None,
     ) -> None:
         self.pool = pool
         self.max_sequences = max_sequences
@@ -124,6 +127,8 @@ class Scheduler:
         )
         self.preemption = Preemption(self.admission)
         self.capacity = Capacity(self.cache, context_length)
+        self.first_rows = FirstRows(first_rows)
+        self._widest = 1  # rows of the beam search with most
 
         self.row_steps = 0  # tokens given to the rows
         self.cancelled = self.cancelled_tokens = 0  # samples that had begun, and tokens of all
@@ -195,6 +200,7 @@ class Scheduler:
         self.rows.make_wide(self.capacity.blocks_at_end(group.limit))
         self.prefill.add_group(group)
         self._unfinished.add(group)
+        self._widest = max(self._widest, request.rows)
         self._by_key.setdefault(request.key, []).append(group)
         self.cache.hold(leaf)
         want(self.cache.stored, leaf, request)
@@ -233,6 +239,7 @@ class Scheduler:
         """
         length = len(sequence.tokens)
         self.admission.lengths.note(length, is_end=length < sequence.group.limit)
+        self.first_rows.end()
         self._end(sequence, keep=sequence.group.keeps)
 
     def _end(self, sequence: Sequence, keep: bool) -> None:
@@ -324,6 +331,8 @@ class Scheduler:
         self.swapping.clear()
         self.admission.clear()
         self.rows.send_all_again()
+        self.first_rows.begin()
+        self._widest = 1
 
     def shrink(self, step: Step) -> str | None:
         """Take back a step that found no memory, and make those to come smaller.
@@ -408,11 +417,12 @@ class Scheduler:
             self.admission.evict(sequence, keep=sequence.group.keeps)
         plan = ChosenPrefill()
         if not self.preemption.grow():
-            self.admission.admit(self.max_sequences)
-            plan = self.prefill.plan(self.max_sequences)
+            most = self.first_rows.most(self.max_sequences, self._widest)
+            self.admission.admit(most)
+            plan = self.prefill.plan(most)
             if not plan.chunks and self.ready.num_speculative:
-                self.admission.admit(self.max_sequences - self.prefill.drawing, speculative=True)
-                plan = self.prefill.plan_speculative(self.max_sequences)
+                self.admission.admit(most - self.prefill.drawing, speculative=True)
+                plan = self.prefill.plan_speculative(most)
         if plan.chunks:
             return self._with_swaps(self._prefill_step(plan))
         if self.swapping.filling:
@@ -421,6 +431,7 @@ class Scheduler:
         if self.num_running:
             moves = self.rows.compact() if is_idle else []
             self.row_steps += self.num_running
+            self.first_rows.step()
             return self._with_swaps(self.rows.next_step(moves, self.cache.stored))
         return None
 
