@@ -25,11 +25,13 @@ def attention_modes(
     costs: CostModel,
     programs: int,
     limit: int = tiles.HOPPER_SHARED_MEMORY,
+    by_tree: bool = False,
 ) -> list[LevelMode]:
     """The decision for the first `rows` sequences of a job, by level.
 
     samples: of all prompts, or of each by its place; programs: of the shared phase that run at
-    the same time; limit: bytes of shared memory that one may take.
+    the same time; limit: bytes of shared memory that one may take; by_tree: whether the tree
+    decides, in the deterministic mode.
     """
     counts = each_of(samples, sum(len(node.requests) for node in tree.nodes()))
     queries: list[Queries] = []
@@ -39,10 +41,14 @@ def attention_modes(
         if wanted > 0:
             queries.append(Queries(node, range(num_rows, num_rows + wanted), node.length))
             num_rows += wanted
-    nowhere = {node: NodeKV(fp8=node.alone) for node in tree.nodes()}
-    layout = shared_layout(queries, nowhere)
+    nowhere = {node: NodeKV(fp8=node.alone and not by_tree) for node in tree.nodes()}
+    layout = shared_layout(queries, nowhere, by_tree=by_tree)
     tile = tiles.beside_tile(shape, limit)
-    apart = costs.choose_unshared(layout, shape, tile, programs, sharing=False, has_unshared=False)
+    apart = layout.alone
+    if apart is None:
+        apart = costs.choose_unshared(
+            layout, shape, tile, programs, sharing=False, has_unshared=False
+        )
     once, each = costs.shared(layout, shape, tile, programs), costs.per_sequence(layout, shape)
     found = []
     for level in range(int(layout.level.max(initial=-1)) + 1):
@@ -65,10 +71,11 @@ def attention_modes_on(
     tree: PrefixTree,
     samples: Each,
     rows: int,
+    by_tree: bool = False,
 ) -> list[LevelMode]:
     """Return the attention modes of a job on this device; none on a CPU, which reads nodes once.
 
-    Empty, too, without attention.
+    Empty, too, without attention. by_tree: as `attention_modes` takes it.
 
     Layers that differ are read alike: it is told of the first one.
     """
@@ -84,4 +91,4 @@ def attention_modes_on(
         return []
     costs = load_costs(torch.cuda.get_device_name(device))
     programs = tiles.resident_programs(device, tiles.beside_tile(shape, limit))
-    return attention_modes(tree, samples, rows, shape, costs, programs, limit)
+    return attention_modes(tree, samples, rows, shape, costs, programs, limit, by_tree)

@@ -106,7 +106,7 @@ def plan_job(configuration: Configuration, shard: Shard | None = None) -> Sharin
         plan,
         ranks=machine.tensor_parallel_size,
         weights_bytes=model.weights_bytes,
-        readings=attention_modes_on(device, model, tree, samples, plan.fit),
+        readings=attention_modes_on(device, model, tree, samples, plan.fit, machine.deterministic),
         saved_by_order=None if shard else saved_by_order(workload),
         golds=sum(workload.problems[i].gold is not None for i in asked) if workload.golds else None,
     )

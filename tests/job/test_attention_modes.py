@@ -38,6 +38,16 @@ def test_a_problem_with_many_samples_is_read_once() -> None:
     assert (shots.apart, own.nodes, own.apart) == (0, 16, 0)
 
 
+def test_in_the_deterministic_mode_the_tree_decides() -> None:
+    """However few rows run now, and whatever it costs."""
+    for rows in (1, 512):
+        for alone, apart in ((True, min(rows, 8)), (False, 0)):
+            tree = PrefixTree.build(prompts(8, own=20), 16, alone=[alone] * 8)
+            costs = CostModel()
+            shots, own = attention_modes(tree, 1, rows, SHAPE, costs, H200_PROGRAMS, by_tree=True)
+            assert (shots.apart, own.apart) == (0, apart)
+
+
 def test_the_plan_tells_the_decision_and_why() -> None:
     made = make_plan(
         PrefixTree.build(prompts(4), 16), prompts(4), list("abcd"), 1, 20,
