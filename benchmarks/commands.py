@@ -224,6 +224,52 @@ def bits(
     typer.echo(json.dumps(result))
 
 
+@app.command("same-bits", cls=Command)
+def same_bits(
+    rows: Annotated[list[int], typer.Option(help="Rows of an engine (repeatable).", min=1)],
+    shape: Annotated[
+        str, typer.Option(help="Known shape, or a folder with a config.")
+    ] = "llama3-8b",
+    loads: Annotated[
+        list[str] | None, typer.Option("--load", help="Workload that all draw (repeatable). gsm8k.")
+    ] = None,
+    priced: Annotated[
+        list[str] | None,
+        typer.Option("--price", help="Workload that the first and the plain engine alone draw."),
+    ] = None,
+    cache: Annotated[int, typer.Option(help="Bytes of the KV cache.", min=1)] = 16 << 30,
+    small_cache: Annotated[
+        int, typer.Option(help="Bytes of another engine's, which preempts.", min=0)
+    ] = 0,
+    device: Device = "cuda",
+    quantization: Annotated[str | None, typer.Option(help="fp8 for FP8 weights.")] = None,
+    kv_cache_dtype: Annotated[str, typer.Option(help="auto or fp8.")] = "auto",
+    repeats: Annotated[int, typer.Option(help="How often jobs are drawn once more.", min=0)] = 1,
+    plain: Annotated[bool, typer.Option(help="Whether the plain mode comes last.")] = True,
+) -> None:
+    """Compare the samples of deterministic engines of several sizes as bits, and their price.
+
+    Example: python -m benchmarks same-bits --rows 1024 --rows 256 --rows 32 --price longdoc
+    """
+    from benchmarks.same_bits import Asked, bench_same_bits
+
+    bench_same_bits(
+        Asked(
+            shape=shape,
+            loads=loads or ["gsm8k"],
+            rows=rows,
+            priced=priced or [],
+            cache=cache,
+            small_cache=small_cache,
+            device=device,
+            quantization=quantization,
+            kv_cache_dtype=kv_cache_dtype,
+            repeats=repeats,
+            plain=plain,
+        )
+    )
+
+
 @app.command("harness", cls=Command)
 def harness(
     rows: Annotated[int, typer.Option(min=6, max=200, help="Rows of each task.")] = 50,

@@ -1,7 +1,5 @@
 """Whether samples have the same bits in batches of other sizes, and what that costs.
 
-    python -m benchmarks.same_bits llama3-8b --load gsm8k --rows 1024 --rows 256 --rows 32
-
 One shape of random weights, one job, one engine after the other in this process: in the
 deterministic mode for each number of rows, once more with a KV cache so small that samples are
 preempted, and then in the plain mode. Every sample is compared with that of the first engine:
@@ -12,18 +10,16 @@ from __future__ import annotations
 
 import json
 import time
-import warnings
-from dataclasses import replace
-from typing import Annotated, Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
-import typer
 
-from sharegen.bench.engines import Engines, give_memory_back
+from sharegen.bench.engines import Engines
 from sharegen.bench.shapes import vocabulary, workload
 from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.engine import Engine
-from sharegen.engine.parallel.opening import open_engine
 
 Samples = dict[tuple[int, int], tuple[list[int], float]]
 
@@ -31,13 +27,11 @@ Samples = dict[tuple[int, int], tuple[list[int], float]]
 def draw(engine: Engine, requests: list[Request]) -> tuple[Samples, float]:
     """All samples of a job by (request, sample), and the seconds that they took."""
     engine.reset_prefix_cache()
-    torch.cuda.synchronize()
     start = time.perf_counter()
     samples = {
         (done.request.key, done.sample): (list(done.token_ids), done.cumulative_logprob)
         for done in engine.generate(requests)
     }
-    torch.cuda.synchronize()
     return samples, time.perf_counter() - start
 
 
@@ -53,47 +47,55 @@ def compare(first: Samples, other: Samples) -> dict[str, Any]:
             "first_parting": min(parts, default=None)}  # fmt: skip
 
 
-def main(
-    shape: Annotated[str, typer.Argument(help="A known shape, or a folder with a config.")],
-    loads: Annotated[list[str], typer.Option("--load", help="Workloads, each drawn by all.")],
-    rows: Annotated[list[int], typer.Option(help="Rows of an engine, for each one engine.")],
-    priced: Annotated[
-        list[str] | None,
-        typer.Option("--price", help="Workloads that the first and the plain engine alone draw."),
-    ] = None,
-    small_cache: Annotated[int, typer.Option(help="Bytes of a cache that preempts.")] = 0,
-    cache: Annotated[int, typer.Option(help="Bytes of the KV cache of the others.")] = 16 << 30,
-    quantization: str | None = None,
-    kv_cache_dtype: str = "auto",
-    repeats: Annotated[int, typer.Option(help="Times that a job is drawn once more.")] = 1,
-    plain: Annotated[bool, typer.Option(help="Whether the plain mode comes last.")] = True,
-    temperature: float = 0.7,
-) -> None:
+@dataclass(frozen=True)
+class Asked:
+    """What is drawn, and by which engines.
+
+    shape: a known shape, or a folder with a config. loads: workloads that all engines draw; priced:
+    those that the first and the plain one alone draw. rows: of the deterministic engines. cache,
+    small_cache: bytes of their KV caches; of one more engine, 0 for none. repeats: how often each
+    job is drawn once more, for its time.
+    """
+
+    shape: str
+    loads: Sequence[str]
+    rows: Sequence[int]
+    priced: Sequence[str] = ()
+    small_cache: int = 0
+    cache: int = 16 << 30
+    device: str = "cuda"
+    quantization: str | None = None
+    kv_cache_dtype: str = "auto"
+    repeats: int = 1
+    plain: bool = True
+    temperature: float = 0.7
+
+
+def bench_same_bits(asked: Asked) -> None:
     """Print a line of JSON for each engine and workload."""
-    engines = Engines(shape, "cuda", torch.bfloat16, quantization=quantization)
-    priced = priced or []
-    jobs = {load: requests_of(load, shape, temperature) for load in [*loads, *priced]}
+    engines = Engines(
+        asked.shape, asked.device, torch.float32 if asked.device == "cpu" else torch.bfloat16,
+        quantization=asked.quantization, kv_cache_dtype=asked.kv_cache_dtype,
+    )  # fmt: skip
+    every = [*asked.loads, *asked.priced]
+    jobs = {load: requests_of(load, asked.shape, asked.temperature) for load in every}
     first: dict[str, Samples] = {}
-    cases = [(True, count, cache) for count in rows]
-    cases += [(True, rows[0], small_cache)] if small_cache else []
-    cases += [(False, rows[0], cache)] if plain else []
+    most, cache = asked.rows[0], asked.cache
+    cases = [(True, count, cache) for count in asked.rows]
+    cases += [(True, most, asked.small_cache)] if asked.small_cache else []
+    cases += [(False, most, cache)] if asked.plain else []
     for deterministic, count, memory in cases:
-        give_memory_back()
-        config = replace(
-            engines._setting.config, max_sequences=count, kv_cache_memory=memory,
-            kv_cache_dtype=kv_cache_dtype, deterministic=deterministic,  # type: ignore[arg-type]
-        )  # fmt: skip
         started = time.perf_counter()
-        engine = open_engine(replace(engines._setting, config=config))
+        engine = engines.make(count, None, kv_cache_memory=memory, deterministic=deterministic)
         opened = time.perf_counter() - started
-        is_first = deterministic and (count, memory) == (rows[0], cache)
+        is_first = deterministic and (count, memory) == (most, cache)
         for load, requests in jobs.items():
-            if load in priced and deterministic and not is_first:
+            if load in asked.priced and deterministic and not is_first:
                 continue
             before = engine.stats.preemptions
             samples, seconds = draw(engine, requests)
             preemptions = engine.stats.preemptions - before
-            times = [seconds] + [draw(engine, requests)[1] for _ in range(repeats)]
+            times = [seconds] + [draw(engine, requests)[1] for _ in range(asked.repeats)]
             tokens = sum(len(drawn) for drawn, _ in samples.values())
             result = {
                 "load": load, "deterministic": deterministic, "rows": count,
@@ -102,8 +104,7 @@ def main(
                 **compare(first.setdefault(load, samples), samples),
             }  # fmt: skip
             print(json.dumps(result), flush=True)
-        engine.close()
-        del engine
+        del engine  # before there is another
 
 
 def requests_of(load: str, shape: str, temperature: float) -> list[Request]:
@@ -114,8 +115,3 @@ def requests_of(load: str, shape: str, temperature: float) -> list[Request]:
     )
     prompts = job.prompts(vocabulary(shape))
     return [Request(i, p, params, range(job.samples)) for i, p in enumerate(prompts)]
-
-
-if __name__ == "__main__":
-    warnings.simplefilter("ignore")
-    typer.run(main)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -48,20 +49,24 @@ class Engines:
             loaded = load(device=resolve_device(device))
             self._setting = replace(self._setting, model=loaded, load=None)
 
-    def make(self, rows: int, levels: int | None, costs: CostModel | None = None) -> Engine:
+    def make(
+        self, rows: int, levels: int | None, costs: CostModel | None = None, **options: Any
+    ) -> Engine:
         """Make an engine for so many rows; the last one must be gone, or closed where there are
         ranks.
 
         levels: of the tree that are shared, among requests that come together; None for what the
-        engine finds by itself, among those that come later, too. costs: as for Engine.
+        engine finds by itself, among those that come later, too. costs: as for Engine. options:
+        more of an EngineConfig, or in place of what the engines have in common.
         """
         give_memory_back()
-        config = EngineConfig(
-            max_sequences=rows,
-            compile=self._compile,
-            kv_cache_dtype=self._kv_cache_dtype,  # type: ignore[arg-type]  # it is checked there
-            kv_cache_memory=self._kv_cache_memory,
-        )
+        common: dict[str, Any] = {
+            "max_sequences": rows,
+            "compile": self._compile,
+            "kv_cache_dtype": self._kv_cache_dtype,
+            "kv_cache_memory": self._kv_cache_memory,
+        }
+        config = EngineConfig(**(common | options))
         tree = None if levels is None else tree_of(config.block_size, levels)
         return open_engine(replace(self._setting, config=config), tree=tree, costs=costs)
 

@@ -1,0 +1,38 @@
+"""Samples of engines of several sizes, compared as bits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from transformers import LlamaConfig
+
+from benchmarks.same_bits import Asked, bench_same_bits, compare
+
+
+def test_what_differs_is_counted() -> None:
+    first = {(0, 0): ([1, 2, 3], -1.0), (0, 1): ([1, 2], -2.0), (1, 0): ([4], -0.5)}
+    other = {(0, 0): ([1, 5, 3], -1.0), (0, 1): ([1, 2], -2.5), (1, 0): ([4], -0.5)}
+    assert compare(first, first)["other_bits"] == 0
+    assert compare(first, other) == {
+        "samples": 3, "other_tokens": 1, "other_bits": 2, "first_parting": 1
+    }  # fmt: skip
+
+
+def test_on_a_cpu_all_are_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    LlamaConfig(
+        vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=256,
+    ).save_pretrained(tmp_path)  # fmt: skip
+    asked = Asked(
+        str(tmp_path), ["32,8,4,5,8"], [20, 3], ["0,8,6,1,4"], small_cache=9000, cache=1 << 20,
+        device="cpu", repeats=0,
+    )  # fmt: skip
+    bench_same_bits(asked)
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(each["rows"], each["deterministic"]) for each in found] == [
+        (20, True), (20, True), (3, True), (20, True), (20, False), (20, False)
+    ]  # fmt: skip
+    assert all(each["other_bits"] == 0 for each in found)
+    assert sum(each["preemptions"] > 0 for each in found) == 1
