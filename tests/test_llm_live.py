@@ -191,6 +191,85 @@ def test_a_module_that_trains_draws_from_what_it_has_become() -> None:
     assert second == generated(model) != first
 
 
+def test_a_module_that_has_become_another_is_refused_by_name() -> None:
+    peft = pytest.importorskip("peft")
+
+    def smaller(model: Any) -> None:
+        model.model.layers[1].mlp.up_proj.weight = nn.Parameter(torch.ones(8, 32))
+
+    def halved(model: Any) -> None:
+        model.to(torch.bfloat16)
+
+    def gone(model: Any) -> None:
+        model.model.layers[0].mlp.up_proj.weight = None
+
+    def adapted(model: Any) -> None:
+        peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj"]))
+
+    up = r"\.mlp\.up_proj\.weight was float32 \[48, 32\] on cpu when the LLM was made, and is "
+    for change, says in (
+        (smaller, rf"1{up}float32 \[8, 32\] on cpu now: close this LLM and make a new one"),
+        (halved, r"model\.embed_tokens\.weight was .* and is bfloat16 \[128, 32\] on cpu now"),
+        (gone, rf"0{up}gone now"),
+        (adapted, r"other modules than .* \(model\.layers\.0\.self_attn\.q_proj is a Linear now\)"),
+    ):  # fmt: skip
+        model = make_tiny("llama")
+        with LLM(model, kv_cache_memory=MEMORY) as llm:
+            tokens(llm)
+            change(model)
+            for call in (lambda: tokens(llm), llm.weights_changed):
+                with pytest.raises(UsageError, match=says):
+                    call()
+
+
+def test_frozen_and_tied_weights() -> None:
+    model = make_tiny("gemma2").train()  # whose head is its embedding
+    model.tie_weights()
+    model.model.layers[0].requires_grad_(False)
+    expected = loss(model)
+    expected.backward()
+    before = [weight.grad for weight in model.parameters()]
+    with LLM(model, kv_cache_memory=MEMORY) as llm:
+        model.zero_grad()
+        first = tokens(llm)
+        loss(model).backward()
+        for weight, was in zip(model.parameters(), before, strict=True):
+            assert weight.grad is was is None or torch.equal(weight.grad, was)
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight += torch.randn_like(weight)
+        llm.weights_changed()
+        second = tokens(llm)
+    assert second == generated(model) != first
+    assert not model.model.layers[0].mlp.up_proj.weight.requires_grad
+
+
+@pytest.mark.slow
+def test_a_module_that_is_sharded_is_refused_by_name(tmp_path: Path) -> None:
+    import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+
+    zero = make_tiny("llama")
+    next(zero.parameters()).ds_id = 0  # type: ignore[attr-defined]  # as DeepSpeed marks them
+    with pytest.raises(ModelError, match="is sharded by DeepSpeed's ZeRO-3, and no process has"):
+        LLM(zero)
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/met", rank=0, world_size=1)
+    try:
+        model = make_tiny("llama")
+        for layer in model.model.layers:
+            fully_shard(layer)
+        with pytest.raises(ModelError, match=r"is sharded by FSDP, and .* \(DDP, or ZeRO-2\)"):
+            LLM(model)
+        later = make_tiny("llama")
+        with LLM(later, kv_cache_memory=MEMORY) as llm:
+            tokens(llm)
+            fully_shard(later)
+            with pytest.raises(UsageError, match="the model is sharded by FSDP now"):
+                tokens(llm)
+    finally:
+        dist.destroy_process_group()
+
+
 def test_an_engine_that_sleeps_has_no_cache_and_draws_the_same_afterwards() -> None:
     model = make_tiny("llama").train()
     before = gradients(model)

@@ -42,6 +42,7 @@ from sharegen.engine.loop.starting import (
     warn_of_slow_parts,
 )
 from sharegen.engine.model.loaded import LoadedModel, on
+from sharegen.engine.model.watching import Look
 from sharegen.engine.prepared import OtherRanks, Prepared, Start
 from sharegen.engine.schedule.step import Step
 from sharegen.errors import CapacityError, SharegenError, UsageError
@@ -238,19 +239,26 @@ class Engine:
     def _look_at_weights(self) -> None:
         """See whether somebody has trained the module, or put other weights into it."""
         look = self.model.weights.look()
-        if look == "same":
-            return
-        if look == "moved" and self.model.device.type == "cuda" and not self.config.enforce_eager:
-            raise UsageError(
-                "the model's weights were moved in memory, and the engine's CUDA graphs and "
-                "compiled layers read them where they were: close this engine and make a new one"
+        if look != "same":
+            self._take_over(look)
+            warnings.warn(
+                "the model's weights have changed since the last call: cached prompts are computed "
+                "again (weights_changed() says so without this line)",
+                stacklevel=2,
             )
+
+    def _take_over(self, look: Look) -> None:
+        """Make the next job one of the weights as they are now."""
         self.reset_prefix_cache()
-        warnings.warn(
-            "the model's weights have changed since the last call: cached prompts are computed "
-            "again",
-            stacklevel=2,
-        )
+        self.model.refresh()
+        if look == "moved" and self.model.device.type == "cuda":
+            if not self._asleep:
+                self.runner.spare_memory()  # graphs that read the weights where they were
+            if not self.model.weights.are_aligned and self.config.compiles:
+                raise UsageError(
+                    "the model's weights were moved to addresses that compiled layers cannot read "
+                    "from: close this engine and make a new one"
+                )
 
     @contextmanager
     def _doing(self) -> Iterator[None]:
@@ -356,8 +364,7 @@ class Engine:
 
         Raises UsageError while a job runs.
         """
-        self.reset_prefix_cache()
-        self.model.weights.look()
+        self._take_over(self.model.weights.look())
 
     def sleep(self) -> None:
         """Give back the memory of KV cache, states, swap space and CUDA graphs, between two jobs.

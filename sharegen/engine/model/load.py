@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import warnings
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -37,6 +38,7 @@ from sharegen.engine.model.probe import IMPLEMENTATION as PROBE
 from sharegen.engine.model.probe import embedding_weight, probe, refusal
 from sharegen.engine.model.rope import hold_frequencies
 from sharegen.engine.model.self_check import TESTED, self_check
+from sharegen.engine.model.sharded import refuse_sharded
 from sharegen.engine.model.states.mixers import install
 from sharegen.engine.model.tensor_parallel.load_shard import load_shard, random_shard
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
@@ -138,6 +140,7 @@ def load_model(
                 f"quantization {quantization!r} is done as weights are read, and model {name} has "
                 "its own: give a folder or a hub id"
             )
+        refuse_sharded(model)
         devices = sorted({str(parameter.device) for parameter in model.parameters()})
         if len(devices) > 1:
             raise ModelError(
@@ -147,6 +150,7 @@ def load_model(
         _refuse_encoder_decoder(name, model.config)
         return _borrow(model, name)
     if not isinstance(model, (str, os.PathLike)):
+        refuse_sharded(model)
         raise ModelError(
             f"the model is a {type(model).__name__}: give a folder, a hub id or a transformers "
             f"PreTrainedModel{_inside(model)}"
@@ -192,8 +196,7 @@ def _borrow(model: PreTrainedModel, name: str) -> LoadedModel:
     except BaseException:
         lent.end()
         raise
-    loaded.lent = lent
-    return loaded
+    return replace(loaded, lent=lent)
 
 
 def _inside(model: object) -> str:

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -80,10 +81,12 @@ class LoadedModel:
     wanted: Wanted | None = None
     lent: Lent | None = None
     steady: bool = False
+    _copies: list[Callable[[], None]] = field(default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
-        self.weights = Weights(self.model)
-        takes = inspect.signature(self.model.forward).parameters
+        self.weights = Weights(self.model, is_lent=self.lent is not None)
+        with self.ours():
+            takes = inspect.signature(self.model.forward).parameters
         self._takes_rows = "logits_to_keep" in takes
         self._takes_positions = "position_ids" in takes
         # Llama 4 scales the queries of layers without RoPE by a position that it counts itself.
@@ -226,6 +229,16 @@ class LoadedModel:
         """Open a block that changes the module for the engine."""
         return nullcontext() if self.lent is None else self.lent.changing()
 
+    def on_change(self, refresh: Callable[..., None], *arguments: Any) -> None:
+        """Have copies that were made of weights made again, where they lie, by `refresh`."""
+        self._copies.append(partial(refresh, *arguments))
+
+    def refresh(self) -> None:
+        """Take over what the weights have become, wherever there are copies of them."""
+        for refresh in self._copies:
+            refresh()
+        self.weights.look()  # some may lie elsewhere now
+
     def on_release(self, undo: Callable[..., object], *arguments: Any) -> None:
         """Have something that was done to the module undone by `release`."""
         self._undo.callback(undo, *arguments)
@@ -233,6 +246,7 @@ class LoadedModel:
     def release(self) -> None:
         """Give the Hugging Face module back its own attention, and all else that was changed."""
         self.wanted = None
+        self._copies.clear()
         with self.ours():
             self._undo.close()
         if self.lent is not None:

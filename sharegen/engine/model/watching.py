@@ -7,15 +7,31 @@ prompts is of those before.
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import nn
+
+from sharegen.engine.model.sharded import sharded_by
+from sharegen.errors import UsageError
 
 Look: TypeAlias = Literal["same", "changed", "moved"]
 """Weights that were changed where they lie, or that lie elsewhere, whatever they are."""
 
 _SAMPLES = 32  # numbers of a weight that are compared
+_ALIGNMENT = 16  # bytes
+
+
+class _Kind(NamedTuple):
+    """What may not change of a weight: the engine's memory and code are made for it."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
+
+    def __str__(self) -> str:
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"{dtype} {list(self.shape)} on {self.device}"
 
 
 class Weights:
@@ -24,28 +40,38 @@ class Weights:
     A change in place is seen by the weight's counter of such changes, or by some of its numbers:
     what is written through `.data` is not counted. Looking takes a millisecond, so that every call
     can.
+
+    is_lent: whether the module is somebody else's, who may do anything to it.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, is_lent: bool = False) -> None:
+        self._module = module
         self._places = [
-            (owner, name)
+            (owner, name, _Kind(weight.shape, weight.dtype, weight.device))
             for owner in module.modules()
             for name, weight in owner._parameters.items()
             if weight is not None
         ]
+        self._parts = list(module.modules()) if is_lent else None
         self._memory: list[int] = []
         self._changes: list[int] = []
         self._some: list[torch.Tensor] = []  # views of a few numbers, where the weights lie
         self._numbers: list[torch.Tensor] = []  # copies of these at the last look
 
     def look(self) -> Look:
-        """What has become of them since the last look."""
-        found = (owner._parameters.get(name) for owner, name in self._places)
+        """What has become of them since the last look.
+
+        Raises UsageError where somebody has put other modules into the model, or weights of other
+        shapes, dtypes or devices.
+        """
+        self._refuse_other_parts()
+        found = (owner._parameters.get(name) for owner, name, _ in self._places)
         weights = [weight.detach() for weight in found if weight is not None]
         weights = [weight for weight in weights if type(weight) is torch.Tensor]  # not packed ones
         memory = [weight.data_ptr() for weight in weights]
         changes = [0 if weight.is_inference() else weight._version for weight in weights]
         if memory != self._memory:
+            self._refuse_other_kinds()
             self._some = [_some(weight) for weight in weights if _is_plain(weight)]
         numbers = _copied(self._some)
         found_again: Look = "same"
@@ -57,6 +83,50 @@ class Weights:
             found_again = "changed"
         self._memory, self._changes, self._numbers = memory, changes, numbers
         return found_again
+
+    @property
+    def are_aligned(self) -> bool:
+        """Whether each lies where compiled code may read it from."""
+        return all(address % _ALIGNMENT == 0 for address in self._memory)
+
+    def _refuse_other_parts(self) -> None:
+        if self._parts is None:
+            return
+        now = list(self._module.named_modules())
+        if [part for _, part in now] == self._parts:
+            return
+        known = set(self._parts)
+        added = [(name, part) for name, part in now if part not in known]
+        what = (
+            f"{added[0][0] or 'it'} is a {type(added[0][1]).__name__} now"
+            if added
+            else "parts of it are gone"
+        )
+        raise UsageError(
+            f"the model has other modules than when the LLM was made ({what}): close this LLM and "
+            "make a new one"
+        )
+
+    def _refuse_other_kinds(self) -> None:
+        by = None if self._parts is None else sharded_by(self._module)
+        if by is not None:
+            raise UsageError(
+                f"the model is sharded by {by} now, as it was not when the LLM was made: close it"
+            )
+        for owner, name, was in self._places:
+            weight = owner._parameters.get(name)
+            now = None if weight is None else _Kind(weight.shape, weight.dtype, weight.device)
+            if now == was or (self._parts is None and now is None):
+                continue
+            become = f"is {now}" if now else "is gone"
+            raise UsageError(
+                f"the model's {self._path(owner, name)} was {was} when the LLM was made, and "
+                f"{become} now: close this LLM and make a new one"
+            )
+
+    def _path(self, owner: nn.Module, name: str) -> str:
+        paths = (path for path, part in self._module.named_modules() if part is owner)
+        return ".".join(filter(None, [next(paths, type(owner).__name__), name]))
 
 
 def _is_plain(weight: torch.Tensor) -> bool:

@@ -14,7 +14,7 @@ from torch import nn
 
 from sharegen.engine.model.compile.adding import SumsOntoResiduals
 from sharegen.engine.model.compile.choosing import whole_rows
-from sharegen.engine.model.compile.fusing import fuse_projections, unfuse
+from sharegen.engine.model.compile.fusing import fuse_projections, refresh, unfuse
 from sharegen.engine.model.compile.graph_passes import GraphPasses
 from sharegen.engine.model.compile.stacking import Stack, decoder_layers, stacks
 from sharegen.engine.model.compile.wanted_rows import skip_unwanted_rows, wanted_rows
@@ -55,19 +55,21 @@ def optimise(model: LoadedModel, steady_rows: Sequence[int] = ()) -> Optimised:
         done.left.append("layers: none is of transformers' own kind")
         warnings.warn("the model runs uncompiled: no layer of it is of transformers' own kind",
                       stacklevel=2)  # fmt: skip
-    replaced = fuse_projections(model.model)
+    is_lent = model.lent is not None
+    replaced = fuse_projections(model.model, is_lent)
     if steady_rows:
         hold_products(model, steady_rows)
     found, reason = _compile_layers(model, layers)
     if reason is not None:
-        unfuse(replaced)
+        unfuse(replaced, is_lent)
         if steady_rows:
             hold_products(model, steady_rows)  # those that were fused
         warnings.warn(f"the model runs uncompiled: {reason:.200}", stacklevel=2)
         skip_unwanted_rows(model)
         done.left.append(f"the whole model: {reason:.200}")
         return done
-    model.on_release(unfuse, replaced)
+    model.on_release(unfuse, replaced, is_lent)
+    model.on_change(refresh, replaced)
     if replaced:
         done.fused.append(f"{len(replaced)} projections of the same inputs into fewer")
     if layers:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
-from sharegen.engine.model.compile.fusing import fuse_projections, unfuse
+from sharegen.engine.model.compile.fusing import fuse_projections, refresh, unfuse
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.states.mixers import HANDS_STATES_OVER
 from tests.engine.jobs import GREEDY, forest, judge, make_engine, requests_of, run
@@ -56,7 +57,8 @@ def test_what_goes_into_a_mixer_is_one_product(name: str, place: str) -> None:
 
 def test_a_job_on_fused_projections_is_exact() -> None:
     loaded = load_model(make_tiny("qwen2"))
-    assert len(fuse_projections(loaded.model)) == 2 * 5  # layers, of which each has five
+    with loaded.changing():
+        assert len(fuse_projections(loaded.model)) == 2 * 5  # layers, of which each has five
     for completion in run(make_engine(loaded), requests_of(forest(), GREEDY)).completions.values():
         judge(completion, "qwen2")
 
@@ -84,3 +86,57 @@ def test_what_is_no_plain_product_is_left_alone() -> None:
     assert [place for _, place in places] == ["gate_proj", "up_proj"] * 2
     assert type(first.q_proj) is type(second.q_proj) is nn.Linear
     assert not fuse_projections(make_tiny("phi3"))  # its projections are one product already
+
+
+def weights_of(model: PreTrainedModel) -> dict[str, nn.Parameter]:
+    attention = model.get_submodule("model.layers.0.self_attn")
+    return {name: attention.get_submodule(name).weight for name in ("q_proj", "k_proj", "v_proj")}  # type: ignore[misc]
+
+
+@torch.no_grad()
+def test_slices_of_a_joint_weight_are_trained_as_they_are() -> None:
+    model = make_tiny("qwen2")
+    optimiser = torch.optim.SGD(model.parameters(), lr=1.0)
+    replaced = fuse_projections(model, is_lent=True)
+    for weight in model.parameters():
+        weight.grad = torch.full_like(weight, 0.5)
+    for _, _, layer in replaced:
+        layer.weight.grad = torch.full_like(layer.weight, 0.5)
+    optimiser.step()
+    fused = model(input_ids=IDS, use_cache=False).logits
+    unfuse(replaced, is_lent=True)
+    assert (model(input_ids=IDS, use_cache=False).logits - fused).abs().max() <= 1e-5
+    for weight in model.parameters():  # each has memory of its own again
+        assert weight.untyped_storage().nbytes() == weight.nbytes
+
+
+@torch.no_grad()
+def test_weights_that_others_reach_are_copied_and_those_that_moved_taken_over() -> None:
+    model = make_tiny("llama")
+    weights = weights_of(model)
+    flat = torch.cat([weight.data.flatten() for weight in weights.values()])
+    for weight, part in zip(weights.values(), flat.split([w.numel() for w in weights.values()]),
+                            strict=True):  # fmt: skip
+        weight.data = part.view_as(weight)  # as ZeRO lays them out
+    layer = model.get_submodule("model.layers.1.self_attn")
+    layer.k_proj.weight = layer.v_proj.weight  # tied
+    replaced = fuse_projections(model, is_lent=True)
+    joint = model.get_submodule("model.layers.0.self_attn.q_proj").weight
+    address = joint.data_ptr()
+    flat += 1.0
+    assert all(weight.data_ptr() != joint.data_ptr() for weight in weights.values())
+    torch.testing.assert_close(joint + 1.0, torch.cat(list(weights.values())))
+    refresh(replaced)
+    assert torch.equal(joint, torch.cat(list(weights.values())))
+    up = next(one for _, name, one in replaced if name == "up_proj")
+    up.weight.data = up.weight.data + 1.0
+    next(one for _, name, one in replaced if name == "gate_proj").weight = nn.Parameter(
+        up.weight.data * 2
+    )
+    refresh(replaced)
+    fused = model(input_ids=IDS, use_cache=False).logits
+    assert joint.data_ptr() == address
+    unfuse(replaced, is_lent=True)
+    assert layer.k_proj.weight is layer.v_proj.weight
+    assert weights["k_proj"].data_ptr() == flat.data_ptr() + weights["q_proj"].nbytes
+    assert (model(input_ids=IDS, use_cache=False).logits - fused).abs().max() <= 1e-5
