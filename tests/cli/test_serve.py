@@ -25,7 +25,9 @@ MODEL = ["--model", "tinymath", "--device", "cpu", "--kv-cache-memory", "64MiB"]
     [
         (["--host", "0.0.0.0"], "other machines could ask this server: give it an --api-key"),
         (["--api-key", ""], "--api-key is empty"),
-        (["--workers", "2"], "--workers: a server has one engine"),
+        (["--set", "machine.ray=auto"], "--ray: a server's engines are on its own machine"),
+        (["--workers", "0"], "workers"),
+        (["--workers", "many"], "--workers many: it must be a number of workers or auto"),
         (
             ["--set", "sampling.decoding=beam", "--set", "sampling.temperature=0"],
             "a beam search takes a job",
@@ -46,6 +48,22 @@ def test_a_port_in_use_is_said_before_the_model_is_loaded(sharegen: Command) -> 
         port = str(taken.getsockname()[1])
         done = sharegen("serve", "--model", "/no/such/model", "--port", port)
     assert done.code == 2 and f"--port {port}: cannot listen there" in done.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("flags", "code", "said"),
+    [
+        (["--workers", "4000"], 2, "4000 workers are too many"),
+        (["--kv-cache-memory", "900TiB"], 1, "does not fit"),  # as for the second server on a GPU
+    ],
+)
+def test_engines_that_there_is_no_room_for(
+    sharegen: Command, flags: list[str], code: int, said: str
+) -> None:
+    done = sharegen("serve", *MODEL[:4], *flags, "--port", "0")
+    assert (done.code, done.out) == (code, "") and said in done.err, done.err
+    assert done.err.count("\n") == 1 and "Traceback" not in done.err
 
 
 @pytest.fixture

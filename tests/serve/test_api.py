@@ -358,6 +358,31 @@ def test_slow_and_malformed_clients_cost_nobody_else(
     wait_until_idle(impatient)
 
 
+@pytest.mark.parametrize(
+    ("begun", "said"),
+    [(b"", b""), (HEAD + b"Content-Length: 500\r\n\r\n", b"HTTP/1.1 408")],
+    ids=["head", "body"],
+)
+def test_a_byte_now_and_then_is_not_listened_to_for_long(
+    impatient: Served, begun: bytes, said: bytes
+) -> None:
+    with socket.create_connection(("127.0.0.1", impatient.port), timeout=60) as client:
+        client.sendall(begun)
+        until, got = time.monotonic() + 60, b""
+        client.settimeout(0.1)
+        while time.monotonic() < until:
+            try:
+                client.sendall(b"{" if begun else HEAD[:1])
+                got += client.recv(4096)
+                break
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                break
+        assert time.monotonic() < until and got.startswith(said)
+    wait_until_idle(impatient)
+
+
 def test_the_rest_of_a_body_that_was_answered_is_not_waited_for(impatient: Served) -> None:
     head = HEAD.replace(b"application/json", b"text/plain") + b"Content-Length: 5000000\r\n\r\n"
     with socket.create_connection(("127.0.0.1", impatient.port), timeout=60) as client:
