@@ -8,8 +8,8 @@ settles its rows' states before, and from there on they are their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -55,15 +55,17 @@ class StatesOfChunks:
         mixed: Sequence[MixedChunks],
         positions: Int64,
         send: Send,
+        apart: bool = False,
     ) -> None:
         """Make the batch's chunks.
 
         Args:
             positions: of all tokens of the batch.
+            apart: whether each chunk is computed by itself, so that others change no bit of it.
         """
         self._pool = pool
         self._chunks = []
-        for chunks in mixed:
+        for chunks in _each(mixed) if apart else mixed:
             rows = (chunks.starts[:, None] + np.arange(chunks.length)).ravel()
             where = (chunks.read, chunks.write, positions[chunks.starts])
             sent, read, write, position = send(rows, *where)
@@ -78,6 +80,15 @@ class StatesOfChunks:
             done = self._pool.mix(index, part, chunks.places)
             mixed.index_copy_(0, chunks.rows, done.flatten(0, 1))
         return mixed
+
+
+def _each(mixed: Sequence[MixedChunks]) -> Iterator[MixedChunks]:
+    for chunks in mixed:
+        for i in range(len(chunks.starts)):
+            at = slice(i, i + 1)
+            yield replace(
+                chunks, starts=chunks.starts[at], read=chunks.read[at], write=chunks.write[at]
+            )
 
 
 class RowStates:

@@ -93,6 +93,7 @@ class Runner:
         self.state = SamplingState(
             rows, model.vocab_size, self.device,
             eos_token_ids=model.eos_token_ids, tokenizer=tokenizer, processed=processed_logprobs,
+            steady=model.steady,
         )  # fmt: skip
         self.states = RowStates(states, rows) if states is not None else None
         self.graphs = graphs
@@ -141,7 +142,9 @@ class Runner:
         context = self.attention.prefill(batch.layout, chunk_starts, position, Slots(*slots))
         states = None
         if self.states is not None:
-            states = StatesOfChunks(self.states.pool, batch.mixed, batch.positions, self._send)
+            states = StatesOfChunks(
+                self.states.pool, batch.mixed, batch.positions, self._send, self.model.steady
+            )
         with active(context, states):
             logits = self.model.forward(ids, position, logit_rows)
         return self._draw_first(batch, logits, self._prompt_logprobs(batch, logits))
@@ -305,7 +308,9 @@ class Runner:
         [tokens] = self._send(batch.logprobs.tokens)
         first = len(batch.logit_rows)
         rows = torch.arange(first, first + len(tokens), device=self.device)
-        chosen, ids, best = token_logprobs(logits, tokens, batch.logprobs.top, rows)
+        chosen, ids, best = token_logprobs(
+            logits, tokens, batch.logprobs.top, rows, steady=self.model.steady
+        )
         return Drawn(tokens, chosen, None, ranks(logits, tokens, rows), ids, best)
 
     def _draw_first(self, batch: PrefillBatch, logits: torch.Tensor, prompt: Drawn | None) -> Drawn:

@@ -31,6 +31,8 @@ __all__ = [
 PART_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 26}
 """Logits worked on at a time: what stays in a CPU's cache; what a GPU's memory can spare."""
 
+_ALIGNED = 4  # float32 numbers that torch reads together, where a row begins at a multiple of them
+
 _SEGMENT = 128  # logits of which only the largest is compared with other segments' at first
 
 
@@ -79,21 +81,22 @@ def sample(
         if features.adjusted:
             raw, which = (raw if which is None else raw[which]), None
             changed = adjusted(raw, state, of_part, positions[part], history, features)
-        drawn.append(
-            draw_rows(
-                changed,
-                raw,
-                state.temperature[of_part],
-                state.top_k[of_part],
-                state.top_p[of_part],
-                state.min_p[of_part],
-                state.keys[of_part],
-                positions[part],
-                which,
-                filtered=features.filtered,
-                processed=features.processed,
-            )
+        asked = (
+            state.temperature[of_part],
+            state.top_k[of_part],
+            state.top_p[of_part],
+            state.min_p[of_part],
+            state.keys[of_part],
+            positions[part],
+            which,
         )
+        how = {"filtered": features.filtered, "processed": features.processed}
+        drawn.append(draw_rows(changed, raw, *asked, **how))
+        if features.steady and features.adjusted:  # in float32 the kernel adds up in another order
+            same = (changed == raw).all(-1)
+            plain = draw_rows(raw, raw, *asked, **how)
+            of_both = zip(plain, drawn[-1], strict=True)
+            drawn[-1] = tuple(torch.where(same, one, other) for one, other in of_both)
     if len(drawn) == 1:
         return drawn[0]
     tokens, logprobs = (torch.cat(column) for column in zip(*drawn, strict=True))
@@ -101,19 +104,29 @@ def sample(
 
 
 def token_logprobs(
-    logits: Tensor, tokens: Tensor, top: int, logit_rows: Tensor | None = None
+    logits: Tensor,
+    tokens: Tensor,
+    top: int,
+    logit_rows: Tensor | None = None,
+    steady: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Log-probabilities under the raw distribution, of given tokens and of the likeliest.
 
     logits: [m, V]; tokens: int64 [n], such as those that follow in a prompt; logit_rows: as for
-    `sample`. Returns float32 [n], and the `top` likeliest tokens int64 [n, top]
-    with theirs float32 [n, top], best first.
+    `sample`. steady: whether a row's bits are not to depend on its place, which on a GPU says how
+    it lies in memory. Returns float32 [n], and the `top` likeliest tokens int64 [n, top] with
+    theirs float32 [n, top], best first.
     """
+    size = logits.shape[1]
+    missing = -size % _ALIGNED if steady else 0
     parts = []
     for part in parts_of(len(tokens), logits):
         raw = logits[part] if logit_rows is None else logits
         which = None if logit_rows is None else logit_rows[part]
-        logprobs = _rows_of(raw, which).log_softmax(-1)
+        of_part = _rows_of(raw, which)
+        if missing:
+            of_part = torch.nn.functional.pad(of_part, (0, missing), value=-torch.inf)
+        logprobs = of_part.log_softmax(-1)[:, :size]
         best, ids = largest(logprobs, min(top, logits.shape[1]))
         parts.append((_chosen(logprobs, tokens[part]), ids, best))
     chosen, ids, best = (torch.cat(column) for column in zip(*parts, strict=True))

@@ -45,7 +45,8 @@ class Features:
     repeats: a repetition penalty. edit_slots, edit_context: the widths of the state's logit edits,
     0 where no row has one. allowed: some row may draw some tokens only; masked: some row is told at
     each step which. top_logprobs: the most of a row's likeliest tokens that one asks for, -1 for
-    none. processed: log-probabilities are of the distribution that is drawn from.
+    none. processed: log-probabilities are of the distribution that is drawn from. steady: what one
+    row asks for changes no bit of another.
     """
 
     filtered: bool = False
@@ -57,6 +58,7 @@ class Features:
     masked: bool = False
     top_logprobs: int = -1
     processed: bool = False
+    steady: bool = False
 
     @property
     def adjusted(self) -> bool:
@@ -98,6 +100,7 @@ class SamplingState:
         eos_token_ids: the model's tokens that end a sample.
         tokenizer: turns words that a request bars into tokens; None where there is none.
         processed: whether log-probabilities are of the distribution that is drawn from.
+        steady: whether what one row asks for is to change no bit of another, on a GPU too.
 
     Attributes:
         temperature, top_p, min_p: [max_rows] float32.
@@ -116,6 +119,7 @@ class SamplingState:
         eos_token_ids: Sequence[int] = (),
         tokenizer: Any = None,
         processed: bool = False,
+        steady: bool = False,
     ) -> None:
         self.max_rows = max_rows
         self.vocab_size = vocab_size
@@ -123,6 +127,7 @@ class SamplingState:
         self.eos_token_ids = tuple(eos_token_ids)
         self.tokenizer = tokenizer
         self.processed = processed
+        self.steady = steady
         self._send = partial(send, self.device)
         self.edits = LogitEdits(max_rows, self._send)
         self.allowed = AllowedTokens(max_rows, vocab_size, self._send)
@@ -242,6 +247,7 @@ class SamplingState:
             eos_token_ids=self.eos_token_ids,
             tokenizer=self.tokenizer,
             processed=self.processed,
+            steady=self.steady,
         )
         state.set_rows(range(len(params)), params, keys, prompts, beam_widths)
         return state
@@ -260,6 +266,7 @@ class SamplingState:
             masked=masked,
             top_logprobs=min(int(self._logprobs[:num_rows].max(initial=-1)), self.vocab_size),
             processed=self.processed,
+            steady=self.steady,
         )
 
     @property

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from sharegen.engine.core.random_key import row_key
 from sharegen.engine.core.request import SamplingParams
+from sharegen.engine.sample import sampler
 from sharegen.engine.sample.filters import SHORTLIST, survivors
 from sharegen.engine.sample.sampler import (
     SamplingState,
@@ -192,6 +193,25 @@ class TestRowsAreTheirOwn:
             assert plain[0][row] == mixed[0][row]
             assert plain[1][row] == mixed[1][row]
 
+    def test_steadily_rows_that_nothing_changes_are_drawn_from_as_they_came(self, monkeypatch):
+        """On a GPU what is changed is in float32, where the kernel adds up in another order."""
+        logits = torch.randn(20, 64, generator=torch.manual_seed(3)).bfloat16()
+        expected = sample(logits, state_of(mixed_params(20), 64), first_positions(20))
+        dtypes = []
+
+        def noted(after, before, *given, **how):
+            dtypes.append(after.dtype)
+            return draw(after, before, *given, **how)
+
+        draw = sampler.draw
+        operations = sampler._operations(False)._replace(draw=noted)
+        monkeypatch.setattr(sampler, "_operations", lambda on_gpu: operations)
+        steady = state_of(mixed_params(20), 64, steady=True)
+        found = sample(logits, steady, first_positions(20))
+        assert dtypes == [torch.float32, torch.bfloat16]
+        assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+        assert steady.fresh([SamplingParams()], [0], [[0]]).features().steady
+
     def test_shared_logits_rows(self):
         logits = torch.randn(3, 50, generator=torch.manual_seed(3))
         which = torch.tensor([2, 0, 0, 1, 2, 2, 1])
@@ -322,6 +342,15 @@ class TestTokenLogprobs:
         torch.testing.assert_close(chosen, expected[torch.arange(5), tokens])
         torch.testing.assert_close(best, expected.sort(-1, descending=True).values[:, :4])
         torch.testing.assert_close(best, expected.gather(1, ids))
+
+    @pytest.mark.parametrize("size", [6, 8, 9, 523])
+    def test_steadily_rows_begin_at_the_same_place(self, size):
+        logits = torch.randn(3, size, generator=torch.manual_seed(size))
+        tokens = torch.tensor([0, 5, 2])
+        expected, found = (token_logprobs(logits, tokens, 4, steady=s) for s in (False, True))
+        assert torch.equal(found[1], expected[1])
+        torch.testing.assert_close(found[0], expected[0])
+        torch.testing.assert_close(found[2], expected[2])
 
     @pytest.mark.parametrize("size", [128 * 40, 128 * 40 + 37])
     @pytest.mark.parametrize("top", [0, 1, 5, 10])
