@@ -95,8 +95,8 @@ def sample(
         if features.steady and features.adjusted:  # in float32 the kernel adds up in another order
             same = (changed == raw).all(-1)
             plain = draw_rows(raw, raw, *asked, **how)
-            of_both = zip(plain, drawn[-1], strict=True)
-            drawn[-1] = tuple(torch.where(same, one, other) for one, other in of_both)
+            tokens, logprobs = drawn[-1]
+            drawn[-1] = plain[0].where(same, tokens), plain[1].where(same, logprobs)
     if len(drawn) == 1:
         return drawn[0]
     tokens, logprobs = (torch.cat(column) for column in zip(*drawn, strict=True))

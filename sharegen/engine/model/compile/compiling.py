@@ -17,6 +17,7 @@ from sharegen.engine.model.compile.choosing import whole_rows
 from sharegen.engine.model.compile.fusing import fuse_projections, refresh, unfuse
 from sharegen.engine.model.compile.graph_passes import GraphPasses
 from sharegen.engine.model.compile.stacking import Stack, decoder_layers, stacks
+from sharegen.engine.model.compile.steadying import HeldProducts
 from sharegen.engine.model.compile.wanted_rows import skip_unwanted_rows, wanted_rows
 from sharegen.engine.model.last_layer import Wanted
 from sharegen.engine.model.loaded import LoadedModel
@@ -208,6 +209,8 @@ def _compile(model: LoadedModel, modules: Sequence[nn.Module]) -> str | None:
         options |= _steady_options()
     if model.ranks is not None:
         options = {"deterministic": True, "post_grad_custom_post_pass": SumsOntoResiduals()}
+        if model.steady:
+            options["pre_grad_custom_pass"] = HeldProducts()
         reductions = nullcontext()
     for module in modules:
         module.compile(dynamic=True, fullgraph=True, options=options)

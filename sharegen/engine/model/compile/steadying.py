@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import torch
 from torch import fx
+from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 
 from sharegen.engine.model.compile.graph_nodes import is_call
 from sharegen.engine.model.steady.products import steady_product, ways_of
@@ -53,6 +55,16 @@ def _is_same(shape: ProductShape) -> bool:
         torch.equal(kernels.gated_product(x[:count], weight), expected[:count])
         for count in _TRIAL_ROWS
     )
+
+
+class HeldProducts(CustomGraphPass):  # type: ignore[misc]
+    """`products_held` alone, where layers are one rank's and have no other passes."""
+
+    def __call__(self, graph: fx.Graph) -> None:
+        products_held(graph)
+
+    def uuid(self) -> Any:
+        return get_hash_for_files((__file__,))
 
 
 def products_held(graph: fx.Graph) -> None:

@@ -53,6 +53,8 @@ def hold_products(model: LoadedModel, rows: Sequence[int]) -> None:
             module.forward = _steadily(module.forward)
             model.on_release(_let_go, module, before)
     model.steady = True
+    if model.ranks is not None:
+        model.ranks.multiply_steadily()
 
 
 def _let_go(module: nn.Module, before: Any) -> None:

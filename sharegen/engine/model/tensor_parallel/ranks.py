@@ -24,6 +24,7 @@ import torch.distributed as dist
 from torch import nn
 
 from sharegen.engine.model.fp8.products import multiply_rows_into, quantise_rows
+from sharegen.engine.model.steady.products import ways_of
 from sharegen.engine.model.tensor_parallel.symmetric import (
     Product,
     SymmetricSum,
@@ -40,6 +41,7 @@ WITHOUT_MULTICAST = {
 
 _groups: dict[str, dist.ProcessGroup] = {}  # by name: compiled code carries names
 _symmetric: dict[str, SymmetricSum] = {}  # the same, where the GPUs share memory
+_steady: set[str] = set()  # of these the ones in which no row's products depend on other rows
 _alone = False
 
 
@@ -72,6 +74,10 @@ class Ranks:
     def linear_sum(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """Sum the ranks' products: x [..., in] with weight [out, in] gives [..., out]."""
         return torch.ops.sharegen.linear_sum(x, weight, self._name)
+
+    def multiply_steadily(self) -> None:
+        """From here on a row's bits in a sum of products do not depend on the other rows."""
+        _steady.add(self._name)
 
     def fp8_linear_sum(
         self, x: torch.Tensor, weight: torch.Tensor, weight_scale: torch.Tensor
@@ -205,6 +211,7 @@ def is_idle() -> bool:
 def disconnect() -> None:
     """Leave the ranks. No captured graph may hold a collective any more: it would be waited for."""
     _groups.clear()
+    _steady.clear()
     _symmetric.clear()
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -218,6 +225,7 @@ def abort() -> None:
     if dist.is_initialized() and dist.get_backend() == "nccl":
         groups = list(_groups.values())
         _groups.clear()
+        _steady.clear()
         waiting = [Thread(target=shared.let_go) for shared in _symmetric.values()]
         for thread in waiting:  # beside, for each may wait for what the other lets go
             thread.start()
@@ -260,7 +268,8 @@ def _all_reduce(x: torch.Tensor, group: str) -> None:
 
 @torch.library.custom_op("sharegen::linear_sum", mutates_args=())
 def _linear_sum(x: torch.Tensor, weight: torch.Tensor, group: str) -> torch.Tensor:
-    return _sum_of(_linear(x, weight), x.new_empty(*x.shape[:-1], weight.shape[0]), None, group)
+    out = x.new_empty(*x.shape[:-1], weight.shape[0])
+    return _sum_of(_linear(x, weight, group), out, None, group)
 
 
 @_linear_sum.register_fake
@@ -274,7 +283,7 @@ def _linear_sum_onto(
 ) -> torch.Tensor:
     """What `base + linear_sum(x, weight)` gives; the compiler puts it there (`adding.py`)."""
     out = x.new_empty(*x.shape[:-1], weight.shape[0])
-    return _sum_of(_linear(x, weight), out, base, group)
+    return _sum_of(_linear(x, weight, group), out, base, group)
 
 
 @_linear_sum_onto.register_fake
@@ -335,9 +344,14 @@ def _(
     return rows.new_empty(*rows.shape[:-1], weight.shape[0], dtype=dtype)
 
 
-def _linear(x: torch.Tensor, weight: torch.Tensor) -> Product:
+def _linear(x: torch.Tensor, weight: torch.Tensor, group: str) -> Product:
+    rows = x.reshape(-1, x.shape[-1])
+
     def write(out: torch.Tensor) -> None:
-        torch.mm(x.reshape(-1, x.shape[-1]), weight.t(), out=out)
+        if group in _steady:
+            out.copy_(ways_of(weight, None).multiply(rows, weight, None))
+        else:
+            torch.mm(rows, weight.t(), out=out)
 
     return write
 

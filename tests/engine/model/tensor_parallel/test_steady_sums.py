@@ -1,0 +1,49 @@
+"""A rank's products before a sum are those whose rows do not depend on others, where asked."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from sharegen.engine.model.compile.steadying import HeldProducts
+from sharegen.engine.model.steady import products
+from sharegen.engine.model.tensor_parallel import ranks
+from sharegen.engine.model.tensor_parallel.ranks import Ranks, alone
+
+
+@pytest.mark.parametrize("onto", [False, True])
+def test_a_rank_s_products(onto: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[torch.Size] = []
+
+    def noted(weight: torch.Tensor, bias: None) -> object:
+        tried.append(weight.shape)
+        return products.ways_of(weight, bias)
+
+    products.steady_for((8,))
+    monkeypatch.setattr(ranks, "ways_of", noted)
+    monkeypatch.setattr(ranks, "_steady", set())
+    x, weight, base = torch.randn(1, 5, 32), torch.randn(12, 32), torch.randn(1, 5, 12)
+
+    def product() -> torch.Tensor:
+        with alone():
+            if onto:
+                return torch.ops.sharegen.linear_sum_onto(x, weight, base, "group")
+            return torch.ops.sharegen.linear_sum(x, weight, "group")
+
+    expected = product()
+    assert not tried
+    Ranks.multiply_steadily(SimpleNamespace(_name="group"))  # type: ignore[arg-type]
+    torch.testing.assert_close(product(), expected)
+    assert tried == [torch.Size((12, 32))]
+
+
+def test_the_pass_over_a_rank_s_layers_has_a_name_in_the_compiler_s_cache() -> None:
+    graph = torch.fx.Graph()
+    x, weight = graph.placeholder("x"), graph.placeholder("weight")
+    graph.output(graph.call_function(torch.nn.functional.linear, (x, weight)))
+    HeldProducts()(graph)
+    [call] = graph.find_nodes(op="call_function", target=torch.ops.sharegen.steady_product.default)
+    assert call.args == (x, weight, None)
+    assert HeldProducts().uuid() == HeldProducts().uuid()
