@@ -54,7 +54,7 @@ def hold_products(model: LoadedModel, rows: Sequence[int]) -> None:
             model.on_release(_let_go, module, before)
     model.steady = True
     if model.ranks is not None:
-        model.ranks.multiply_steadily()
+        model.ranks.multiply_by(steady_product)
 
 
 def _let_go(module: nn.Module, before: Any) -> None:

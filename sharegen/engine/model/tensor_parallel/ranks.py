@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -24,7 +24,6 @@ import torch.distributed as dist
 from torch import nn
 
 from sharegen.engine.model.fp8.products import multiply_rows_into, quantise_rows
-from sharegen.engine.model.steady.products import ways_of
 from sharegen.engine.model.tensor_parallel.symmetric import (
     Product,
     SymmetricSum,
@@ -39,9 +38,12 @@ WITHOUT_MULTICAST = {
     "NVSHMEM_DISABLE_NVLS": "1",
 }
 
+Linear = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Returns x @ weight.T [T, N]; x: [T, K], weight: [N, K]."""
+
 _groups: dict[str, dist.ProcessGroup] = {}  # by name: compiled code carries names
 _symmetric: dict[str, SymmetricSum] = {}  # the same, where the GPUs share memory
-_steady: set[str] = set()  # of these the ones in which no row's products depend on other rows
+_linears: dict[str, Linear] = {}  # the same, where products are not the library's
 _alone = False
 
 
@@ -75,9 +77,9 @@ class Ranks:
         """Sum the ranks' products: x [..., in] with weight [out, in] gives [..., out]."""
         return torch.ops.sharegen.linear_sum(x, weight, self._name)
 
-    def multiply_steadily(self) -> None:
-        """From here on a row's bits in a sum of products do not depend on the other rows."""
-        _steady.add(self._name)
+    def multiply_by(self, linear: Linear) -> None:
+        """From here on the products that are summed are what this gives."""
+        _linears[self._name] = linear
 
     def fp8_linear_sum(
         self, x: torch.Tensor, weight: torch.Tensor, weight_scale: torch.Tensor
@@ -211,7 +213,7 @@ def is_idle() -> bool:
 def disconnect() -> None:
     """Leave the ranks. No captured graph may hold a collective any more: it would be waited for."""
     _groups.clear()
-    _steady.clear()
+    _linears.clear()
     _symmetric.clear()
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -225,7 +227,7 @@ def abort() -> None:
     if dist.is_initialized() and dist.get_backend() == "nccl":
         groups = list(_groups.values())
         _groups.clear()
-        _steady.clear()
+        _linears.clear()
         waiting = [Thread(target=shared.let_go) for shared in _symmetric.values()]
         for thread in waiting:  # beside, for each may wait for what the other lets go
             thread.start()
@@ -348,8 +350,8 @@ def _linear(x: torch.Tensor, weight: torch.Tensor, group: str) -> Product:
     rows = x.reshape(-1, x.shape[-1])
 
     def write(out: torch.Tensor) -> None:
-        if group in _steady:
-            out.copy_(ways_of(weight, None).multiply(rows, weight, None))
+        if group in _linears:
+            out.copy_(_linears[group](rows, weight))
         else:
             torch.mm(rows, weight.t(), out=out)
 

@@ -8,22 +8,14 @@ import pytest
 import torch
 
 from sharegen.engine.model.compile.steadying import HeldProducts
-from sharegen.engine.model.steady import products
+from sharegen.engine.model.steady.products import steady_for, steady_product
 from sharegen.engine.model.tensor_parallel import ranks
 from sharegen.engine.model.tensor_parallel.ranks import Ranks, alone
 
 
 @pytest.mark.parametrize("onto", [False, True])
-def test_a_rank_s_products(onto: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[torch.Size] = []
-
-    def noted(weight: torch.Tensor, bias: None) -> object:
-        tried.append(weight.shape)
-        return products.ways_of(weight, bias)
-
-    products.steady_for((8,))
-    monkeypatch.setattr(ranks, "ways_of", noted)
-    monkeypatch.setattr(ranks, "_steady", set())
+def test_a_rank_s_products_are_what_it_is_told(onto: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "_linears", {})
     x, weight, base = torch.randn(1, 5, 32), torch.randn(12, 32), torch.randn(1, 5, 12)
 
     def product() -> torch.Tensor:
@@ -33,10 +25,11 @@ def test_a_rank_s_products(onto: bool, monkeypatch: pytest.MonkeyPatch) -> None:
             return torch.ops.sharegen.linear_sum(x, weight, "group")
 
     expected = product()
-    assert not tried
-    Ranks.multiply_steadily(SimpleNamespace(_name="group"))  # type: ignore[arg-type]
+    steady_for((8,))
+    Ranks.multiply_by(SimpleNamespace(_name="group"), steady_product)  # type: ignore[arg-type]
     torch.testing.assert_close(product(), expected)
-    assert tried == [torch.Size((12, 32))]
+    ranks._linears["group"] = lambda x, weight: x.new_full((len(x), len(weight)), 2.0)
+    assert torch.equal(product(), (base if onto else 0) + torch.full((1, 5, 12), 2.0))
 
 
 def test_the_pass_over_a_rank_s_layers_has_a_name_in_the_compiler_s_cache() -> None:
