@@ -58,28 +58,49 @@ class Collector:
         failed = [s for i, s in wanted if math.isnan(logprobs[i])]
         for sequence in failed:
             sequence.tokens, sequence.cumulative_logprob = [], 0.0
-        finished = self._grown(good, failed, drawn, logprobs)
+        self.stats.generated_tokens += len(good)
+        if drawn.has_top:
+            _note_top(good, drawn.get_top(), logprobs)
+        ended = drawn.get_ended()
+        finished = self._finish_some([(s, ended[i]) for i, s in good], failed)
         return finished + self._search(searches, drawn, logprobs)
 
     def _next(self, step: DecodeStep, drawn: Drawn) -> list[Completion]:
+        """Every token of a job passes through this loop, which so does as little as it can."""
         tokens, logprobs = drawn.get()
+        ended, has_top, stops_of = drawn.get_ended(), drawn.has_top, self.endings.stops_of
         grown: list[tuple[int, Sequence]] = []
+        ending: list[tuple[Sequence, bool]] = []
         searches: list[tuple[int, Sequence]] = []
         failed: list[Sequence] = []
-        for row, sequence in enumerate(step.sequences):
+        count = 0
+        places = zip(step.sequences, step.index, tokens, logprobs, ended, strict=False)
+        for row, (sequence, index, token, logprob, is_end) in enumerate(places):
             # Steps launched before an end was seen, and replayed ones, draw nothing new.
-            if sequence is None or sequence.finished or step.index[row] != len(sequence.tokens):
+            if sequence is None or sequence.finished or index != len(sequence.tokens):
                 continue
-            if sequence.group.search is not None:
+            group = sequence.group
+            if group.search is not None:
                 searches.append((row, sequence))
                 continue
-            if math.isnan(logprobs[row]):
+            if logprob != logprob:  # not a number
                 failed.append(sequence)
                 continue
-            sequence.tokens.append(tokens[row])
-            sequence.cumulative_logprob += logprobs[row]
-            grown.append((row, sequence))
-        finished = self._grown(grown, failed, drawn, logprobs)
+            sequence.tokens.append(token)
+            sequence.cumulative_logprob += logprob
+            count += 1
+            if has_top:
+                grown.append((row, sequence))
+            # Few of the sequences of a step end: it is asked first which ones may.
+            stops = group.stops
+            if stops is None and group.request.params.stop:
+                stops = stops_of(group)
+            if is_end or index + 1 >= group.limit or (stops and stops.may_complete(token)):
+                ending.append((sequence, is_end))
+        self.stats.generated_tokens += count
+        if has_top:
+            _note_top(grown, drawn.get_top(), logprobs)
+        finished = self._finish_some(ending, failed)
         return finished + self._search(searches, drawn, logprobs)
 
     def _search(
@@ -101,43 +122,29 @@ class Collector:
             finished += found
         return finished
 
-    def _grown(
-        self,
-        grown: list[tuple[int, Sequence]],
-        failed: list[Sequence],
-        drawn: Drawn,
-        logprobs: list[float],
+    def _finish_some(
+        self, ending: list[tuple[Sequence, bool]], failed: list[Sequence]
     ) -> list[Completion]:
-        """Completions among sequences that have a new token, by place, and those that got none."""
-        if drawn.has_top:
-            _note_top(grown, drawn.get_top(), logprobs)
-        self.stats.generated_tokens += len(grown)
-        finished = self._finish_ended(grown, drawn.get_ended())
+        """Completions of those that their newest token may have ended, with whether it is an end by
+        itself; and of those that got none.
+        """
+        finished: list[Completion] = []
+        for sequence, is_end in ending:
+            finished += self._finish_ended(sequence, is_end)
         for sequence in failed:
             finished += self._finish(sequence, self._failure(sequence))
         return finished
 
-    def _finish_ended(
-        self, grown: list[tuple[int, Sequence]], ended: list[bool]
-    ) -> list[Completion]:
-        """Completions of those whose newest token ended them; ended: by place, as the device saw.
-
-        Few of the sequences of a step end, so it is asked first which ones may.
-        """
-        finished: list[Completion] = []
-        for place, sequence in grown:
-            stops = self.endings.stops_of(sequence.group)
-            may_stop = stops is not None and stops.may_complete(sequence.tokens[-1])
-            full = len(sequence.tokens) >= sequence.group.limit
-            if not (ended[place] or may_stop or full):
-                continue
-            ending = self.endings.find(sequence.group, sequence.tokens, ended[place], may_stop)
-            if ending is not None:
-                drawn = _drawn(sequence)
-                group, sample = sequence.group, sequence.sample
-                completion = self.endings.completion(group, sample, drawn, ending)
-                finished += self._finish(sequence, completion)
-        return finished
+    def _finish_ended(self, sequence: Sequence, is_end: bool) -> list[Completion]:
+        """The completions of a sequence if its newest token has ended it; is_end: by itself."""
+        group, tokens = sequence.group, sequence.tokens
+        stops = self.endings.stops_of(group)
+        may_stop = stops is not None and stops.may_complete(tokens[-1])
+        ending = self.endings.find(group, tokens, is_end, may_stop)
+        if ending is None:
+            return []
+        completion = self.endings.completion(group, sequence.sample, _drawn(sequence), ending)
+        return self._finish(sequence, completion)
 
     def _finish(self, sequence: Sequence, completion: Completion) -> list[Completion]:
         """The completion of every sample that the sequence was computed for."""

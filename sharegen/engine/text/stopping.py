@@ -9,7 +9,7 @@ long it is, and no two lists that run together get in each other's way.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -78,7 +78,9 @@ class Stops:
         self._all_ascii = all(stop.isascii() for stop in stops)
         self._last_letters = frozenset(stop[-1] for stop in stops)
         self._ended = "".join(stop + _END for stop in stops)
-        self._completes: dict[int, bool] = {}
+        self._completes = _Completes(self._can)
+        self.may_complete: Callable[[int], bool] = self._completes.__getitem__
+        """Whether a token could be the one that completes a stop string."""
 
     @staticmethod
     def of(tokenizer: Any, stops: Sequence[str], special: bool = False) -> Stops:
@@ -86,15 +88,9 @@ class Stops:
         and is shared with others who ask for the same meanwhile."""
         return _stops(Vocabulary.of(tokenizer), tuple(stops), special)
 
-    def may_complete(self, token: int) -> bool:
-        """Whether the token could be the one that completes a stop string."""
-        known = self._completes.get(token)
-        if known is None:
-            known = self._completes[token] = self._can(self._vocabulary.text(token, self.special))
-        return known
-
-    def _can(self, text: str) -> bool:
-        """Whether a token with this text can hold the end of a stop string."""
+    def _can(self, token: int) -> bool:
+        """Whether the text of a token can hold the end of a stop string."""
+        text = self._vocabulary.text(token, self.special)
         if REPLACEMENT in text and not self._all_ascii:
             return True  # bytes of some character, perhaps one of a stop's
         ends = [end for end, letter in enumerate(text, 1) if letter in self._last_letters]
@@ -157,6 +153,18 @@ class Stops:
             if whole or (len(before) >= self._longest and not before.startswith(REPLACEMENT)):
                 return False
             count *= 2
+
+
+class _Completes(dict[int, bool]):
+    """What is known of each token. It is asked for every token that a job draws."""
+
+    def __init__(self, can: Callable[[int], bool]) -> None:
+        super().__init__()
+        self._can = can
+
+    def __missing__(self, token: int) -> bool:
+        known = self[token] = self._can(token)
+        return known
 
 
 _END = "\0"
