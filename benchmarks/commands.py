@@ -285,14 +285,18 @@ def harness(
 
 
 @app.command("host", cls=Command)
-def host() -> None:
+def host(
+    rows: Rows = 1024,
+    samples: Annotated[int, typer.Option(min=1, help="Samples of each prompt.")] = 1,
+    ends: Annotated[int, typer.Option(min=1, max=64, help="Rows that end in every step.")] = 1,
+) -> None:
     """Time what the host does in a decoding step, without a model and without a GPU.
 
-    Example: python -m benchmarks host
+    Example: python -m benchmarks host --rows 4096 --samples 1024 --ends 32
     """
     from benchmarks.host import bench_host
 
-    typer.echo(json.dumps(bench_host()))
+    typer.echo(json.dumps(bench_host(rows, samples, ends)))
 
 
 @app.command("journal", cls=Command)

@@ -1,9 +1,10 @@
 """What the host does in a decoding step, without a model and without a GPU.
 
-    python -m benchmarks host
+    python -m benchmarks host --rows 4096 --samples 1024 --ends 32
 
-Separate prompts fill all rows, and each request has many stop token ids. In every step one row ends
-and leaves, so that the layout of the batch changes each time. A stand-in for the device draws.
+Requests fill all rows, and each has many stop token ids. In every step some rows end and leave, so
+that the layout of the batch changes each time. A stand-in for the device draws. Times are those of
+this thread's processor.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from sharegen.engine.schedule.scheduler import Scheduler
 from sharegen.engine.schedule.step import PrefillStep, Step
 from sharegen.engine.schedule.usage import CacheUsage, Meter
 
-PROMPTS, PROMPT_TOKENS, ROWS, ENDS, STEPS = 1030, 4096, 1024, 1001, 200
+PROMPT_TOKENS, END_TOKENS, STEPS = 4096, 1001, 200
 _VOCABULARY, _BLOCK_SIZE, _CHUNK = 32_000, 16, 8192
 
 
@@ -41,40 +42,47 @@ class Times:
         return {f"{name}_ms": round(float(np.median(ms)), 3) for name, ms in found.items()}
 
 
-def bench_host() -> dict[str, float]:
-    """Run the job's prefill, then STEPS full steps; the median of their times."""
+def bench_host(rows: int, samples: int, ends: int) -> dict[str, float]:
+    """Run the job's prefill, then STEPS full steps; the median of their times.
+
+    samples: of each prompt. ends: rows that end in every step.
+    """
     rng = np.random.default_rng(0)
-    params = SamplingParams(max_tokens=STEPS + 64, stop_token_ids=list(range(ENDS)))
-    prompts = rng.integers(ENDS, _VOCABULARY, (PROMPTS, PROMPT_TOKENS), dtype=np.int32)
-    blocks = (PROMPT_TOKENS + STEPS + 64) // _BLOCK_SIZE + 2
+    params = SamplingParams(max_tokens=STEPS + 64, stop_token_ids=list(range(END_TOKENS)))
+    count = -(-(rows + (STEPS + 1) * ends) // samples)
+    prompts = rng.integers(END_TOKENS, _VOCABULARY, (count, PROMPT_TOKENS), dtype=np.int32)
+    own = (STEPS + 64) // _BLOCK_SIZE + 2
+    blocks = count * (PROMPT_TOKENS // _BLOCK_SIZE + 1) + count * samples * own
     scheduler = Scheduler(
-        BlockPool(PROMPTS * blocks, _BLOCK_SIZE), max_sequences=ROWS, context_length=1 << 20,
-        chunk_tokens=_CHUNK, ahead_tokens=0, padded=graph_rows, scratch_block=PROMPTS * blocks,
+        BlockPool(blocks, _BLOCK_SIZE), max_sequences=rows, context_length=1 << 20,
+        chunk_tokens=_CHUNK, ahead_tokens=0, padded=graph_rows, scratch_block=blocks,
     )  # fmt: skip
     collector = Collector(scheduler, EngineStats(), None, ())
-    requests = [Request(i, prompt, params, range(1)) for i, prompt in enumerate(prompts)]
+    asked = range(samples)
+    requests = [Request(i, prompt, params, asked) for i, prompt in enumerate(prompts)]
     scheduler.add_requests(requests)
 
-    def drawn(step: Step, ends: int | None) -> Drawn:
-        count = len(step.batch.drawings) if isinstance(step, PrefillStep) else step.batch.num_rows
-        tokens = torch.from_numpy(rng.integers(ENDS, _VOCABULARY, count))
-        ended = torch.zeros(count, dtype=torch.bool)
-        if ends is not None and ends < count:
-            tokens[ends], ended[ends] = 7, True
-        return Drawn(tokens, torch.zeros(count), ended)
+    def drawn(step: Step, first: int | None) -> Drawn:
+        places = len(step.batch.drawings) if isinstance(step, PrefillStep) else step.batch.num_rows
+        tokens = torch.from_numpy(rng.integers(END_TOKENS, _VOCABULARY, places))
+        ended = torch.zeros(places, dtype=torch.bool)
+        if first is not None:
+            which = [(first * ends + place) % places for place in range(ends)]
+            tokens[which], ended[which] = 7, True
+        return Drawn(tokens, torch.zeros(places), ended)
 
     times, meter = Times(), Meter()
     while len(times.collect) < STEPS:
-        started = time.perf_counter()
+        started = time.thread_time()
         step = scheduler.schedule(is_idle=True)
         assert step is not None
         steady = not isinstance(step, PrefillStep)
         meter.note(CacheUsage.of(scheduler.cache, scheduler.rows), decodes=steady)
-        scheduled = time.perf_counter()
+        scheduled = time.thread_time()
         result = drawn(step, len(times.collect) if steady else None)
-        ready = time.perf_counter()
+        ready = time.thread_time()
         collector.collect(step, result)
         if steady:
             times.schedule.append(1e3 * (scheduled - started))
-            times.collect.append(1e3 * (time.perf_counter() - ready))
+            times.collect.append(1e3 * (time.thread_time() - ready))
     return times.summary()

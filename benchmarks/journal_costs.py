@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 
 from sharegen.engine.core.request import Completion, Request, SamplingParams
+from sharegen.job.imports import import_engine
 from sharegen.job.job_content import JobContent
 from sharegen.job.recording import record_of
 from sharegen.job.reordering import load_asked
@@ -78,6 +79,7 @@ def _write(
     configuration: Configuration,
 ) -> tuple[float, float]:
     """Seconds in which records are made, and in which they are appended."""
+    import_engine(configuration)  # which a job has done before its first sample
     recording = appending = 0.0
     for completion in completions:
         begun = time.thread_time()

@@ -309,20 +309,23 @@ class BatchRows:
         bounded: list[int] = []
         joined = [sequence for sequence in self._admitted if sequence.row >= 0]
         arriving = {sequence.row for sequence in joined if sequence.fed > 0}
-        for sequence in self.running():
-            row, fed = sequence.row, sequence.fed
+        for row, sequence in enumerate(self.sequences):
+            if sequence is None:
+                continue
             if row in arriving:
                 resting.append(row)
                 continue
-            if sequence.structured and fed == len(sequence.tokens):
-                # Its input is still on the device, and what it may draw depends on that.
-                resting.append(row)
-                continue
+            fed = sequence.fed
+            if sequence.structured:
+                known = len(sequence.tokens)
+                if fed == known:  # its input is on the device, and what it may draw depends on that
+                    resting.append(row)
+                    continue
+                if fed + 1 == known:
+                    bounded.append(row)
             if sequence.structured or fed < sequence.replay:
                 forced.append((row, sequence.tokens[fed], int(self.position[row])))
-            if sequence.structured and fed + 1 == len(sequence.tokens):
-                bounded.append(row)
-            sequence.fed += 1
+            sequence.fed = fed + 1
         index = self.position - self.prefix_length + 1
         index[resting] = -1
         changed = np.array(sorted(self._changed), dtype=np.int32)
@@ -353,8 +356,14 @@ class BatchRows:
 
     def _by_leaf(self) -> dict[Node, list[int]]:
         by_leaf: dict[Node, list[int]] = {}
-        for sequence in self.running():
-            by_leaf.setdefault(sequence.group.leaf, []).append(sequence.row)
+        leaf, rows = None, []
+        for row, sequence in enumerate(self.sequences):
+            if sequence is None:
+                continue
+            if sequence.group.leaf is not leaf:  # neighbours often have the same one
+                leaf = sequence.group.leaf
+                rows = by_leaf.setdefault(leaf, [])
+            rows.append(row)
         return by_leaf
 
     def send_all_again(self) -> None:

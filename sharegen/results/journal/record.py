@@ -129,7 +129,7 @@ class Record:
         else:
             fields["error"] = self.error
         try:
-            return (_one_line(json.dumps(fields, ensure_ascii=False)) + "\n").encode()
+            return (_one_line(_ENCODER.encode(fields)) + "\n").encode()
         except UnicodeEncodeError:  # half of a surrogate pair, as "\ud800" in a dataset gives
             return (json.dumps(fields) + "\n").encode()
 
@@ -174,6 +174,8 @@ class Record:
 
 _MOST = 2**31 - 1  # samples of a problem, tokens of a sample
 _LARGEST = sys.float_info.max
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "problem_id": (str,),
