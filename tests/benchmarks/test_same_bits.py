@@ -35,3 +35,4 @@ def test_on_a_cpu_all_are_the_same(tmp_path: Path, capsys: pytest.CaptureFixture
         (20, True), (20, True), (3, True), (20, True), (20, False), (20, False)
     ]  # fmt: skip
     assert all(each["other_bits"] == 0 for each in found)
+    assert [each["preemptions"] > 0 for each in found] == [False] * 3 + [True] + [False] * 2
