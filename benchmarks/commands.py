@@ -512,6 +512,47 @@ def import_(
         typer.echo(said, err=True)
 
 
+@app.command("start", cls=Command)
+def start(
+    models: Annotated[
+        list[Path],
+        typer.Argument(metavar="MODEL", help="Folders of models.", parser=parse_path),
+    ],
+    starts: Annotated[
+        int, typer.Option(min=1, help="Later starts of each; the median counts.")
+    ] = 3,
+    flag: Annotated[
+        list[str] | None,
+        typer.Option(help="A flag of `sharegen run`, as --flag=--compile (repeatable)."),
+    ] = None,
+    results: Annotated[
+        Path, typer.Option(help="Folder of the file, or a file of lines.", parser=parse_path)
+    ] = Path("benchmarks/results"),
+    commit: Annotated[
+        str | None, typer.Option(help="The code's commit, where there is no git history.")
+    ] = None,
+    busy: Annotated[
+        bool, typer.Option("--busy", help="Say in the file that others use the machine.")
+    ] = False,
+) -> None:
+    """Measure the seconds from a command to its first sample, by part.
+
+    Each model is started with an empty cache, then with what that start kept.
+
+    Example: python -m benchmarks random-model llama3-8b /dev/shm/llama3-8b &&
+    python -m benchmarks start /dev/shm/llama3-8b
+    """
+    from benchmarks.result_lines import add_result
+    from benchmarks.starts import measure, measurement
+
+    found = []
+    for each in measure(models, starts, flag or []):
+        typer.echo(each.model_dump_json())
+        found.append(each)
+    path = add_result(measurement(found, flag or [], commit, busy), results)
+    typer.echo(f"written: {path}", err=True)
+
+
 @app.command("tables", cls=Command)
 def tables() -> None:
     """Write the tables and the chart of speed, from the files in benchmarks/results/.

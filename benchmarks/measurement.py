@@ -117,8 +117,24 @@ class Arrivals(_Part):
     normalised: Points
 
 
+class Start(_Part):
+    """From a command to its first sample, in seconds: in all, as seen from outside, and by part.
+
+    when: with an empty cache, or with what an earlier start of the model kept. starts: of which it
+    is the median. compiled: whether the model's layers were; null on a CPU.
+    """
+
+    model: str
+    when: Literal["first", "later"]
+    starts: Annotated[int, Field(ge=1)] = 1
+    seconds: Positive
+    command_seconds: Positive
+    parts: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]]
+    compiled: bool | None = None
+
+
 class Numbers(_Part):
-    """What was measured; one of tokens_per_second, layers and sums is there.
+    """What was measured; one of tokens_per_second, layers, sums and starts is there.
 
     seconds: the sampling of `tokens`. command_seconds: a whole command, of which start_seconds
     came before its first sample was asked for, and end_seconds after the last one had come.
@@ -142,11 +158,12 @@ class Numbers(_Part):
     call_tokens_per_second: Positive | None = None
     latencies: tuple[Latency, ...] = ()
     arrivals: tuple[Arrivals, ...] = ()
+    starts: tuple[Start, ...] = ()
 
     @model_validator(mode="after")
     def _is_something(self) -> Numbers:
-        if self.tokens_per_second is None and not self.layers and not self.sums:
-            raise ValueError("it has no number: tokens_per_second, layers or sums")
+        if self.tokens_per_second is None and not (self.layers or self.sums or self.starts):
+            raise ValueError("it has no number: tokens_per_second, layers, sums or starts")
         return self
 
 
@@ -186,7 +203,7 @@ class Measurement(_Part):
 
     name: str
     row: str
-    kind: Literal["job", "command", "cpu", "attention", "sums", "serve"]
+    kind: Literal["job", "command", "cpu", "attention", "sums", "serve", "start"]
     command: str | None
     date: datetime.date
     commit: Annotated[str, Field(pattern=r"^[0-9a-f]{7,40}(\+changes)?$")] | None

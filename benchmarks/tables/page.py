@@ -8,6 +8,7 @@ from benchmarks.card.rows import ROWS
 from benchmarks.measurement import Measurement, Peer
 from benchmarks.tables.markdown import number, table
 from benchmarks.tables.marks import Marks, differences
+from benchmarks.tables.starts import starts_table
 
 _HEAD = """# Benchmarks
 
@@ -59,6 +60,7 @@ def page(measured: Sequence[Measurement]) -> str:
         *_section("One GPU", [row for row in jobs if row.card.count == 1], _job),
         *_section("Several GPUs", [row for row in jobs if row.card.count > 1], _parallel),
         *_section("A whole command", _of(measured, "command"), _command),
+        *_section("The first sample", _of(measured, "start"), None),
         *_section("A server", _of(measured, "serve"), None),
         *_section("CPU", _of(measured, "cpu"), _cpu),
         *_section("One layer of attention", _of(measured, "attention"), None),
@@ -82,6 +84,10 @@ _INTRODUCTIONS = {
     "model is cut among. Tokens per second are those of all GPUs.",
     "A whole command": "From the shell's prompt to the shell's prompt, with tokenizer, stop "
     "strings and journal.",
+    "The first sample": "From the shell's prompt to the first sample in the journal, of `sharegen "
+    "run prompts` with 20 prompts x 8 samples of 64 tokens: once with an empty cache, then with "
+    "what that start kept. The files of the model and of torch are in memory. "
+    "[Starting](reference/starting.md) says what the parts are.",
     "A server": "`sharegen serve` asked through the openai client, in a process of its own on the "
     "same machine: each prompt as many requests of one sample, beside one call of `LLM.generate` "
     "that asks the same. Milliseconds by clients that ask one request after the other; and, of "
@@ -216,6 +222,8 @@ def _lists(row: Measurement) -> Iterator[str]:
         f"{row.card.label}, {row.date:%Y-%m-%d}, commit {commit}. {row.note or ''}".rstrip() + "\n"
     )
     yield from _serve(row)
+    if row.numbers.starts:
+        yield starts_table(row.numbers.starts) + "\n"
     if row.numbers.layers:
         yield table(
             ("heads", "lengths", "sharegen", "FlashInfer", "torch", "floor"),
