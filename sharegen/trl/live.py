@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, Self
 from weakref import WeakValueDictionary
 
@@ -12,6 +13,7 @@ from transformers import TrainerCallback
 from sharegen.common.log import log
 from sharegen.engine.core.random_key import row_key
 from sharegen.engine.core.request import SamplingParams
+from sharegen.errors import SharegenError
 from sharegen.llm import LLM
 from sharegen.outputs import RequestOutput
 from sharegen.trl.settings import mismatches
@@ -19,6 +21,10 @@ from sharegen.trl.settings import mismatches
 _open: WeakValueDictionary[int, LiveEngine] = WeakValueDictionary()
 """The engine that has a module, by the module's id: a trainer that was interrupted leaves its own
 open, and the next one over the same module closes it."""
+
+
+class RolloutError(SharegenError):
+    """A completion that a trainer cannot learn from: the model's logits were no distribution."""
 
 
 class LiveEngine(TrainerCallback):
@@ -75,6 +81,9 @@ class LiveEngine(TrainerCallback):
             self._step = step
             asked = [{"prompt_token_ids": ids} for ids in prompts]
             outputs = self._llm.generate(asked, list(params), use_tqdm=False)  # type: ignore[arg-type]
+            samples = chain.from_iterable(each.outputs for each in outputs)
+            if failed := next((each.error for each in samples if each.error), None):
+                raise RolloutError(f"a completion of step {step} failed: {failed}")
             if self._sleeps:
                 self._llm.sleep()
             return outputs

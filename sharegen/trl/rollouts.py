@@ -6,17 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sharegen.errors import SharegenError, UsageError
+from sharegen.errors import UsageError
 from sharegen.outputs import CompletionOutput
 from sharegen.trl.live import LiveEngine
 from sharegen.trl.prompts import Prompt, grouped
 from sharegen.trl.settings import refuse, sampling
 
 _OURS = ("model", "tokenizer", "seed", "dtype", "device", "logprobs_mode")
-
-
-class RolloutError(SharegenError):
-    """A completion that a trainer cannot learn from: the model's logits were no distribution."""
 
 
 class Rollout:
@@ -28,7 +24,8 @@ class Rollout:
         rollouts, for the trainer; without it the next rollout begins at once.
     options: what `LLM` takes beside the model, its tokenizer and seed, which are the trainer's.
 
-    Raises UsageError, at the first rollout, for a trainer that it does not serve.
+    Raises UsageError, at the first rollout, for a trainer that it does not serve, and RolloutError
+    where the weights have become no numbers.
     """
 
     def __init__(self, *, sleep: bool = True, **options: Any) -> None:
@@ -62,9 +59,6 @@ rollout = Rollout()
 
 
 def _logprobs(sample: CompletionOutput) -> list[float]:
-    """The log-probability of each of its tokens. Raises RolloutError for a sample that failed."""
-    if sample.error is not None:
-        raise RolloutError(f"a completion failed: {sample.error}")
     noted = sample.completion.logprobs
     assert noted is not None
     return [each.logprob for each in noted]

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from sharegen.engine.model.lending import is_lent
-from sharegen.errors import UsageError
+from sharegen.errors import SharegenError, UsageError
 from sharegen.trl.live import LiveEngine
 from tests.trl.trainers import Kept, grpo
 
@@ -127,3 +127,22 @@ def test_fifty_steps_take_no_more_memory_and_no_sequence_would_be_masked(tmp_pat
     assert taken[-1] - taken[10] < 16 << 20  # a KV cache of 4 MiB a step would be 160
     assert max(rollout.differences) < 1e-3
     assert 0.99 < min(rollout.ratios) <= max(rollout.ratios) < 1.01  # TRL masks those above 3
+
+
+def test_weights_that_are_no_numbers_end_the_training_in_one_line(tmp_path: Path) -> None:
+    trainer = grpo(tmp_path, Kept(), learning_rate=1e30, max_steps=4)
+    with pytest.raises(SharegenError, match="NaN") as raised:
+        trainer.train()
+    assert "\n" not in str(raised.value)
+    assert not is_lent(trainer.model)
+
+
+@pytest.mark.turn(3)
+def test_a_run_that_is_resumed_draws_what_it_would_have_drawn(tmp_path: Path) -> None:
+    prompts = tuple(f"Tom has {count}" for count in range(8))
+    settings = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
+    whole, resumed = Kept(), Kept()
+    grpo(tmp_path, whole, prompts, **settings).train()
+    checkpoint = str(tmp_path / "out" / "checkpoint-2")
+    grpo(tmp_path, resumed, prompts, **settings).train(resume_from_checkpoint=checkpoint)
+    assert resumed.drawn == whole.drawn[2:]
