@@ -16,7 +16,8 @@ from sharegen.common.extras import install
 from sharegen.errors import UsageError
 
 _SECTIONS = ("", "machine")  # the model, and where it runs
-_PER_JOB = ("reorder", "token_ids", "machine.ray")  # keys that are a job's
+# Keys that are a job's. What prompts share here depends on who came before, and so do bits.
+_PER_JOB = ("reorder", "token_ids", "machine.ray", "machine.deterministic")
 _KEYS = [
     each
     for each in (*KEYS, *RUN_KEYS)

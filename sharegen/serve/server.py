@@ -181,6 +181,11 @@ class _Signals:
 def _refuse_what_is_not_served(configuration: Configuration) -> None:
     if configuration.machine.ray is not None:
         raise UsageError("--ray: a server's engines are on its own machine: use --workers")
+    if configuration.machine.deterministic:
+        raise UsageError(
+            "--deterministic: what a server's prompts share depends on who came before, and so do "
+            "their bits: run them as a job"
+        )
     if configuration.sampling.decoding == "beam":
         raise UsageError("sampling.decoding: a server draws samples: a beam search takes a job")
     if configuration.sampling.stop_when is not None:

@@ -87,6 +87,12 @@ def test_verify_takes_a_step_or_more(sharegen: Command, command: list[str], step
     check(sharegen(*command, "--verify", steps), 2, "--verify")
 
 
+@pytest.mark.parametrize("samples", ["0", "many"])
+def test_check_determinism_takes_a_sample_or_more(sharegen: Command, samples: str) -> None:
+    ran = sharegen("run", "self-consistency", "--check-determinism", samples)
+    check(ran, 2, "--check-determinism")
+
+
 def test_template_that_names_a_missing_field(
     sharegen: Command, tmp_path: Path, rows: Path, model: Path
 ) -> None:

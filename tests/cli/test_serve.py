@@ -26,6 +26,7 @@ MODEL = ["--model", "tinymath", "--device", "cpu", "--kv-cache-memory", "64MiB"]
         (["--host", "0.0.0.0"], "other machines could ask this server: give it an --api-key"),
         (["--api-key", ""], "--api-key is empty"),
         (["--set", "machine.ray=auto"], "--ray: a server's engines are on its own machine"),
+        (["--set", "machine.deterministic=true"], "--deterministic: what a server's prompts"),
         (["--workers", "0"], "workers"),
         (["--workers", "many"], "--workers many: it must be a number of workers or auto"),
         (
