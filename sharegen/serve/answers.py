@@ -276,7 +276,10 @@ def _echoed(
     return [[prompt[0], None, None], *known, *own]
 
 
+_AS_JSON = json.JSONEncoder(separators=(",", ":")).encode
+
+
 def event(data: dict[str, Any] | str) -> bytes:
     """One server-sent event."""
-    text = data if isinstance(data, str) else json.dumps(data, separators=(",", ":"))
+    text = data if isinstance(data, str) else _AS_JSON(data)
     return f"data: {text}\n\n".encode()

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sharegen.engine.text.detokenize import REPLACEMENT, prompt_tail, text_after
+from sharegen.engine.text.detokenize import REPLACEMENT, decode, prompt_tail, text_behind
+
+_MOST_TOKENS = 16  # that are decoded again with the next one
 
 
 class TextStream:
@@ -31,7 +33,9 @@ class TextStream:
         self._stops = stops
         self._held_from = held_from
         self._context = prompt_tail(tokenizer, prompt)
-        self._tokens: list[int] = []  # behind the context, whose text is not whole yet
+        self._before = self._decode(())
+        self._tokens: list[int] = []  # behind the context
+        self._known = 0  # characters of them that were given out, or are held
         self._held = ""
         self.sent = 0
         """Characters that were given out."""
@@ -39,15 +43,20 @@ class TextStream:
     def push(self, tokens: Sequence[int]) -> str:
         """What can be said for certain after these tokens."""
         self._tokens += tokens
-        text = text_after(self._tokenizer, self._context, self._tokens, self._special)
-        if text and not text.endswith(REPLACEMENT):
-            self._context = prompt_tail(self._tokenizer, [*self._context, *self._tokens])
-            self._tokens = []
-            self._held += text
+        text = text_behind(self._before, self._decode(self._tokens))
+        if len(text) > self._known and not text.endswith(REPLACEMENT):
+            self._held += text[self._known :]
+            self._known = len(text)
+            if len(self._tokens) >= _MOST_TOKENS:
+                self._context = prompt_tail(self._tokenizer, [*self._context, *self._tokens])
+                self._before, self._tokens, self._known = self._decode(()), [], 0
         certain = len(self._held) - self._open()
         found, self._held = self._held[:certain], self._held[certain:]
         self.sent += len(found)
         return found
+
+    def _decode(self, tokens: Sequence[int]) -> str:
+        return decode(self._tokenizer, [*self._context, *tokens], self._special)
 
     def rest(self, whole: str) -> str:
         """What is still to be said of a text that has ended and is this as a whole."""

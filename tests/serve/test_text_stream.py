@@ -53,3 +53,16 @@ def test_half_a_character_waits_for_its_rest() -> None:
         stream = TextStream(tokenizer(), [5], (), special=False)
         assert stream.push([first]) == ""
         assert stream.push(rest) == "日"
+
+
+@pytest.mark.parametrize(
+    ("text", "marker", "said"),
+    [("Tom has 3 eggs", "has", "Tom "), ("Tom ha", "has", "Tom "), ("Tom", "", ""),
+     ("Tom", "x", "Tom")],
+)  # fmt: skip
+def test_what_may_be_a_call_is_held_back(text: str, marker: str, said: str) -> None:
+    prompt = tokenizer()("Question:")["input_ids"]
+    stream = TextStream(tokenizer(), prompt, (), special=False, held_from=marker)
+    ids = tokenizer()(text, add_special_tokens=False)["input_ids"]
+    assert "".join(stream.push([token]) for token in ids) == said
+    assert said + stream.rest(text) == text

@@ -97,7 +97,11 @@ def text_after(
 ) -> str:
     """Return decode(context + token_ids) less decode(context)."""
     before = decode(tokenizer, context, special)
-    whole = decode(tokenizer, [*context, *token_ids], special)
+    return text_behind(before, decode(tokenizer, [*context, *token_ids], special))
+
+
+def text_behind(before: str, whole: str) -> str:
+    """Return the text of a context and what follows it, less that of the context alone."""
     if not whole.startswith(before):
         # The context ended inside a character, which token_ids complete.
         before = before.rstrip(REPLACEMENT)
