@@ -112,7 +112,7 @@ TOKASAURUS = CardRow(
         "--temperature", "0.6", "--max-tokens", "1024", "--stop", "Question:",
         "--max-sequences", "8192",
     ),
-    60, 130, "llama3.2-1b", "bf16", gib=40, card="H100", peers=(_TOKASAURUS,),
+    70, 135, "llama3.2-1b", "bf16", gib=40, card="H100", peers=(_TOKASAURUS,),
 )  # fmt: skip
 """The public benchmark of Tokasaurus: a whole command, with a model folder of random weights."""
 

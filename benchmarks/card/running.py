@@ -26,6 +26,7 @@ GSM8K_FILES = ("gsm8k_test.jsonl", "gsm8k_train.jsonl")
 
 
 _ONE = Engines()
+_SMALL = ("--limit", "1", "-n", "2", "--max-tokens", "2")
 _PATIENCE = 10.0  # seconds in which a command that is stopped may end by itself
 
 
@@ -131,7 +132,10 @@ def _attention(row: CardRow, printed: dict[str, Any]) -> Ran:
 
 
 def _command(row: CardRow, setting: Setting) -> Ran:
-    """A whole `sharegen run` on a model of random weights, from its start to its end."""
+    """A whole `sharegen run` on a model of random weights, from its start to its end.
+
+    It is the second one on the machine: a small one leaves compiled code behind, as for a user.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         shape, device = f"{SHAPES}/{row.shape}", "cpu" if setting.is_rehearsal else "cuda"
@@ -142,8 +146,10 @@ def _command(row: CardRow, setting: Setting) -> Ran:
         data = _data(setting)
         journal = folder / "journal.jsonl"
         flags = [*row.command, *data, "--model", model, "--device", device]
+        run = [sys.executable, "-m", "sharegen", *flags, "--output"]
+        _run([*run, str(folder / "small.jsonl"), *_SMALL], setting)
         begun = time.time()
-        _run([sys.executable, "-m", "sharegen", *flags, "--output", str(journal)], setting)
+        _run([*run, str(journal)], setting)
         ended = time.time()
         found = RunFile.read(run_file_path(journal))
         assert found is not None
@@ -162,7 +168,10 @@ def _command(row: CardRow, setting: Setting) -> Ran:
             shlex.join(
                 ["python", "-m", "benchmarks", *(w if w != "{}" else "model" for w in made)]
             ),
-            shlex.join(["sharegen", *row.command, *map(_bare, data), "--model", "model"]),
+            *(
+                shlex.join(["sharegen", *row.command, *map(_bare, data), "--model", "model", *more])
+                for more in (_SMALL, ())
+            ),
         ]
         asked, length = found.counts["samples_asked"], found.configuration["sampling"]["max_tokens"]
     problems = found.counts["problems"]
