@@ -83,7 +83,8 @@ class LLM:
         meanwhile: it runs its own code, in its own mode, with gradients.
     tokenizer: A folder, a hub id or a loaded tokenizer; by default the model's own. Prompts of
         token ids need none.
-    dtype: "float" and "half" are float32 and float16; torch's own dtypes are taken, too.
+    dtype: "float" and "half" are float32 and float16; torch's own dtypes are taken, too. A loaded
+        model is computed in its own with "auto", and with copies of its weights in another one.
     revision: Its tokenizer is read at the same.
     kv_cache_memory: By default a share of a CPU's memory, and all of a GPU's that is free or, with
         gpu_memory_utilization, what model, steps and cache may take of it together.

@@ -191,6 +191,43 @@ def test_a_module_that_trains_draws_from_what_it_has_become() -> None:
     assert second == generated(model) != first
 
 
+def test_a_module_that_accelerate_prepared_trains_under_autocast_and_draws_without() -> None:
+    accelerate = pytest.importorskip("accelerate")
+    plain = make_tiny("llama").train()
+    with LLM(plain, kv_cache_memory=MEMORY) as llm:
+        expected = tokens(llm)
+    accelerator = accelerate.Accelerator(mixed_precision="bf16", cpu=True)
+    model = make_tiny("llama").train()
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    model, optimiser = accelerator.prepare(model, optimiser)
+    before = gradients(model)
+    with LLM(accelerator.unwrap_model(model), kv_cache_memory=MEMORY) as llm:
+        assert tokens(llm) == expected
+        with accelerator.autocast():
+            assert tokens(llm) == expected
+        assert all(map(torch.equal, gradients(model), before))
+        accelerator.backward(loss(model))
+        with llm.changing_weights():
+            optimiser.step()
+        second = tokens(llm)
+        assert second != expected
+    narrow: Any = "bfloat16"
+    with LLM(accelerator.unwrap_model(model), kv_cache_memory=MEMORY, dtype=narrow) as llm:
+        assert llm.dtype == "bfloat16" and tokens(llm)
+    assert second == generated(accelerator.unwrap_model(model, keep_fp32_wrapper=False))
+
+
+def test_a_module_whose_activations_are_checkpointed() -> None:
+    model = make_tiny("llama").train()
+    with LLM(model, kv_cache_memory=MEMORY) as llm:
+        expected = tokens(llm)
+        model.gradient_checkpointing_enable()
+        model.enable_input_require_grads()
+        before = gradients(model)
+        assert tokens(llm) == expected
+        assert all(map(torch.equal, gradients(model), before))
+
+
 def test_a_module_that_has_become_another_is_refused_by_name() -> None:
     peft = pytest.importorskip("peft")
 

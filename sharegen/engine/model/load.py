@@ -27,6 +27,7 @@ from sharegen.engine.model.checkpoint.weights import (
     load_weights,
     stored_quantization,
 )
+from sharegen.engine.model.copies import Copies
 from sharegen.engine.model.cpu_experts import fill_experts
 from sharegen.engine.model.fingerprint import fingerprint_of_module, fingerprint_of_source
 from sharegen.engine.model.fp8.loading import quantise_on_meta
@@ -102,10 +103,11 @@ def load_model(
     """Load and probe a model.
 
     model: a local folder, a GGUF file, a hub id, or a loaded PreTrainedModel or PeftModel, which is
-        used as it is: where it lies, in its dtype, and without another adapter. It is given back
-        with the mode (train or eval) in which it came.
+        used as it is: where it lies, and without another adapter. Layers that have adapters are
+        computed with copies of their weights, the adapters merged.
     device: "auto" (CUDA where there is one), "cpu", "cuda", "cuda:1".
     dtype: "auto" (float32 on a CPU, the checkpoint's on CUDA), "float32", "bfloat16", "float16".
+        A loaded model is computed in its own with "auto", else with copies of its weights.
     adapter: a LoRA adapter (folder or hub id), merged into the weights.
     weights: False builds the model on torch's meta device from its config alone: enough to plan.
         A torch.device, of which the dtype may hang, need not be here then.
@@ -148,7 +150,7 @@ def load_model(
                 "one"
             )
         _refuse_encoder_decoder(name, model.config)
-        return _borrow(model, name)
+        return _borrow(model, name, None if dtype == "auto" else _named(dtype, model))
     if not isinstance(model, (str, os.PathLike)):
         refuse_sharded(model)
         raise ModelError(
@@ -187,15 +189,27 @@ def load_model(
     return _prepare(module, source.name, fingerprint)
 
 
-def _borrow(model: PreTrainedModel, name: str) -> LoadedModel:
-    """A module of somebody's own, which is sharegen's during sharegen's forwards alone."""
-    lent = Lent(model)
+def _named(dtype: str | torch.dtype, model: PreTrainedModel) -> torch.dtype | None:
+    """The dtype that is asked for, where that is another than the module's. Raises UsageError."""
+    found = checkpoint.resolve_dtype(dtype, model.device, model.config)
+    return None if found == model.dtype else found
+
+
+def _borrow(model: PreTrainedModel, name: str, dtype: torch.dtype | None) -> LoadedModel:
+    """A module of somebody's own, which is sharegen's during sharegen's forwards alone.
+
+    dtype: that copies of its weights are to have; None where it computes with its own.
+    """
+    lent, copies = Lent(model), Copies()
     try:
         with lent.changing():
-            loaded = _prepare(model, name, fingerprint_of_module(model))
+            fingerprint = fingerprint_of_module(model)
+            copies.put(model, dtype)
+            loaded = _prepare(model, name, fingerprint)
     except BaseException:
         lent.end()
         raise
+    loaded.on_change(copies.refresh)
     return replace(loaded, lent=lent)
 
 

@@ -7,7 +7,7 @@ prompts is of those before.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import nn
@@ -20,6 +20,7 @@ Look: TypeAlias = Literal["same", "changed", "moved"]
 
 _SAMPLES = 32  # numbers of a weight that are compared
 _ALIGNMENT = 16  # bytes
+_MERGED = "merged_adapters"  # of a layer of peft's
 
 
 class _Kind(NamedTuple):
@@ -53,8 +54,9 @@ class Weights:
             if weight is not None
         ]
         self._parts = list(module.modules()) if is_lent else None
+        self._with_adapters = [part for part in module.modules() if hasattr(part, _MERGED)]
         self._memory: list[int] = []
-        self._changes: list[int] = []
+        self._changes: list[Any] = []
         self._some: list[torch.Tensor] = []  # views of a few numbers, where the weights lie
         self._numbers: list[torch.Tensor] = []  # copies of these at the last look
 
@@ -69,7 +71,8 @@ class Weights:
         weights = [weight.detach() for weight in found if weight is not None]
         weights = [weight for weight in weights if type(weight) is torch.Tensor]  # not packed ones
         memory = [weight.data_ptr() for weight in weights]
-        changes = [0 if weight.is_inference() else weight._version for weight in weights]
+        changes: list[Any] = [0 if weight.is_inference() else weight._version for weight in weights]
+        changes += [_adapters(part) for part in self._with_adapters]
         if memory != self._memory:
             self._refuse_other_kinds()
             self._some = [_some(weight) for weight in weights if _is_plain(weight)]
@@ -127,6 +130,12 @@ class Weights:
     def _path(self, owner: nn.Module, name: str) -> str:
         paths = (path for path, part in self._module.named_modules() if part is owner)
         return ".".join(filter(None, [next(paths, type(owner).__name__), name]))
+
+
+def _adapters(part: Any) -> tuple[Any, ...]:
+    """Which adapters a layer of peft's computes with, and how."""
+    scaling = dict(getattr(part, "scaling", None) or {})
+    return tuple(part.active_adapters), part.disable_adapters, tuple(part.merged_adapters), scaling
 
 
 def _is_plain(weight: torch.Tensor) -> bool:
