@@ -99,9 +99,13 @@ START = StartClock()
 def with_engine(driver: Mapping[str, float], engine: Mapping[str, float]) -> dict[str, float]:
     """The parts of a start whose engines are in processes of their own.
 
-    engine: the parts of the slowest, which the driver waited for as starting workers.
+    engine: the parts of the slowest, which the driver waited for as starting workers. What of them
+    was over before it waited took no time of the start: it went on beside the driver's own parts.
     """
-    known = {name: engine.get(name, 0.0) for name in PARTS if name != WORKERS}
-    parts = {name: driver.get(name, 0.0) + known.get(name, 0.0) for name in PARTS}
-    parts[WORKERS] = max(0.0, driver.get(WORKERS, 0.0) - sum(known.values()))
+    parts = {name: driver.get(name, 0.0) for name in PARTS}
+    for name in reversed(PARTS):
+        if name != WORKERS:
+            waited = min(parts[WORKERS], engine.get(name, 0.0))
+            parts[name] += waited
+            parts[WORKERS] -= waited
     return {name: seconds for name, seconds in parts.items() if seconds}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,6 +13,7 @@ from sharegen.common.parameters.data import CheckpointParameters
 from sharegen.common.parameters.machine import LoadParameters
 from sharegen.common.parameters.parameter import values_of
 from sharegen.engine.parallel.copies import ForkServer
+from sharegen.engine.parallel.early import EARLY, WORKER
 from sharegen.errors import UsageError
 from sharegen.job.imports import import_engine, on_cpu
 from sharegen.workload.configuration import Configuration
@@ -102,18 +104,27 @@ def _pays(asked: int | Literal["auto"] | None, samplings: Sequence[Sampling]) ->
     return available_cores() > 1 and (asked == "auto" or is_long)
 
 
-def fork_server(configuration: Configuration, samplings: Sequence[Sampling]) -> ForkServer:
-    """The process that workers on a CPU are forked from; close it.
+@contextmanager
+def begun_early(
+    configuration: Configuration, samplings: Sequence[Sampling]
+) -> Iterator[ForkServer]:
+    """Stand around a job whose engines' processes import what they run as the job's own does.
 
-    Where the job will have some it begins to import what they run: before this process does, so
-    that neither waits for the other. samplings: of the problems that the job asks, at most.
+    Neither waits for the other then. Gives the process that workers on a CPU are forked from. Other
+    processes are begun where it is known how many there will be. samplings: of the problems that
+    the job asks, at most.
     """
-    server = ForkServer()
     machine = configuration.machine
-    alone = machine.ray is None and machine.tensor_parallel_size == 1
-    if on_cpu(configuration) and alone and _pays(machine.workers, samplings):
-        server.begin()
-    return server
+    ranks = machine.tensor_parallel_size
+    with closing(ForkServer()) as server, closing(EARLY):
+        if machine.ray is None and ranks == 1 and on_cpu(configuration):
+            if _pays(machine.workers, samplings):
+                server.begin()
+        elif machine.ray is None and machine.workers != "auto":
+            count = min(machine.workers or 1, max(1, sum(each.samples for each in samplings)))
+            if count > 1 or ranks > 1:
+                EARLY.begin(WORKER, count, ranks)
+        yield server
 
 
 def setting_of(configuration: Configuration, tokenizer: Any, config: EngineConfig) -> Setting:

@@ -23,7 +23,7 @@ from sharegen.job.beside import (
     refuse_writers,
 )
 from sharegen.job.default_journal import find_journal
-from sharegen.job.engines import fork_server
+from sharegen.job.engines import begun_early
 from sharegen.job.interrupt import Interrupted, interrupts
 from sharegen.job.job_content import JobContent
 from sharegen.job.judging import check_execution, judging
@@ -125,7 +125,7 @@ def run_job(
             is_named = path == output and not configuration.dataset.requests
             with (
                 held(family, share, follow=is_named) as file,
-                closing(fork_server(configuration, samplings)) as server,
+                begun_early(configuration, samplings) as server,
             ):
                 others = journals_beside(family, share)
                 if overwrite:

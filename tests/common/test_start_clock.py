@@ -115,8 +115,14 @@ def test_a_worker_s_parts_are_taken_from_the_wait_for_it():
     assert with_engine(driver, slowest) == {
         "imports": 2, "weights": 3, "warming up": 1, "starting workers": 1, "first sample": 1,
     }  # fmt: skip
-    late = with_engine(driver, {"weights": 9.0})  # the first worker was there earlier
-    assert late == {"imports": 2, "weights": 9, "first sample": 1}
+
+
+def test_what_engines_did_before_they_were_waited_for_took_no_time():
+    driver = {"imports": 2.0, "starting workers": 5.0, "first sample": 1.0}
+    early = with_engine(driver, {"imports": 9.0, "weights": 3.0, "warming up": 1.0})
+    assert early == {"imports": 2 + 1, "weights": 3, "warming up": 1, "first sample": 1}
+    assert sum(early.values()) == sum(driver.values())
+    assert with_engine(driver, {"weights": 9.0}) == {"imports": 2, "weights": 5, "first sample": 1}
 
 
 def test_the_process_has_one():

@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from sharegen.engine.parallel.bounds import Bounds
-from sharegen.engine.parallel.program import begin
+from sharegen.engine.parallel.early import begin
 from sharegen.errors import SharegenError
 
 _PROGRAM = "sharegen.engine.parallel.fork_server"

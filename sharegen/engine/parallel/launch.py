@@ -13,10 +13,10 @@ from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
 from sharegen.engine.parallel.copies import Copy, ForkServer
+from sharegen.engine.parallel.early import EARLY, WORKER, begin
 from sharegen.engine.parallel.liveness import LISTEN_SECONDS
 from sharegen.engine.parallel.messages import Join, Setting
 from sharegen.engine.parallel.outbox import Outbox
-from sharegen.engine.parallel.program import begin
 
 _END_SECONDS = 5.0  # for a process that was killed to be gone
 _WORDS = {
@@ -30,19 +30,24 @@ class EngineProcess:
     """A worker on this machine, or another rank of one; `connection` speaks with it.
 
     It hears no Ctrl-C, and ends when the driver does, however that happens. server: what it is a
-    copy of; without one it is a program, `module`.
+    copy of; without one it is a program, `module`, which may run already.
     """
 
     def __init__(
         self,
         setting: Setting | Join,
-        module: str = "sharegen.engine.parallel.worker",
+        module: str = WORKER,
         server: ForkServer | None = None,
     ) -> None:
         self.connection: Connection[Any, Any]
-        self.connection, theirs = Pipe()
-        with theirs:
-            self._process = self._begin(theirs, module, server)
+        self._process: subprocess.Popen[bytes] | Copy
+        early = EARLY.take(module) if server is None else None
+        if early is not None:
+            self.connection, self._process = early
+        else:
+            self.connection, theirs = Pipe()
+            with theirs:
+                self._process = self._begin(theirs, module, server)
         self._outbox = Outbox(self.connection)
         with contextlib.suppress(ConnectionError):  # one that ended at once is told by its silence
             self.send(setting)

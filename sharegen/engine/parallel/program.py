@@ -1,6 +1,7 @@
 """Our own modules as programs beside the one that the user has begun.
 
-`python -P -m sharegen.engine.parallel.program MODULE FD` runs `MODULE.main(FD)`.
+`python -P -m sharegen.engine.parallel.program MODULE RANKS FD` runs `MODULE.main(FD)`. Where it is
+to have several ranks, it begins the processes of the others.
 """
 
 from __future__ import annotations
@@ -10,22 +11,11 @@ import importlib
 import os
 import select
 import signal
-import subprocess
 import sys
 
-from sharegen.common.import_path import import_path
-from sharegen.common.interpreter import start_interpreter
 from sharegen.common.start_clock import IMPORTS, START
 from sharegen.engine.model.starting.kept_names import keep_names
-
-
-def begin(module: str, descriptor: int) -> subprocess.Popen[bytes]:
-    """Run a module with the number of a descriptor that it is handed.
-
-    It is a program of its own, not a fork, so that it may use a GPU, and a user's script needs no
-    guard around its first line. It ends with this process.
-    """
-    return start_interpreter(["-m", __name__, module], descriptor, import_path())
+from sharegen.engine.parallel.early import EARLY, RANK
 
 
 def _end_with_parent() -> None:
@@ -47,8 +37,10 @@ def _end_with_parent() -> None:
 
 if __name__ == "__main__":
     _end_with_parent()
-    _, _module, _descriptor = sys.argv
+    _, _module, _ranks, _descriptor = sys.argv
     with START.part(IMPORTS):
+        if int(_ranks) > 1:
+            EARLY.begin(RANK, int(_ranks) - 1)
         keep_names()
         _program = importlib.import_module(_module)
     _program.main(int(_descriptor))

@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection, wait
 
 from sharegen.engine.execute.drawn import Drawn
 from sharegen.engine.model.tensor_parallel import ranks
+from sharegen.engine.parallel.early import RANK
 from sharegen.engine.parallel.launch import EngineProcess
 from sharegen.engine.parallel.liveness import LISTEN_SECONDS, Liveness
 from sharegen.engine.parallel.meeting import Meeting
@@ -52,7 +53,7 @@ class TensorParallelWorkers:
         self._stuck = stuck
         self._inside = False  # of what all ranks do
         self._liveness: Liveness[int] = Liveness()
-        self._processes = [EngineProcess(join, "sharegen.engine.parallel.rank") for join in joins]
+        self._processes = [EngineProcess(join, RANK) for join in joins]
         self._here = 0
         self._leaving = self._ended = False
         self._lost: SharegenError | None = None

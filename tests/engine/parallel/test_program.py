@@ -11,13 +11,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sharegen.engine.parallel.program import begin
+from sharegen.engine.parallel.early import begin
 from tests.traps import Traps
 
 ROOT = str(Path(__file__).parents[3])
 DRIVER = """
 import os, time
-from sharegen.engine.parallel.program import begin
+from sharegen.engine.parallel.early import begin
 
 ours, theirs = os.pipe()
 process = begin("tests.engine.parallel.busy", theirs)
