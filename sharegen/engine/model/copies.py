@@ -1,8 +1,9 @@
 """Weights that an engine computes with in the place of a trained module's own.
 
-There are two kinds: a layer with its adapter merged, and all weights in another dtype, as for a
-module that trains in float32 under autocast. The module's own are never touched: copies are put in
-their place while it is lent (`lending.py`), and made again where they lie when the weights change.
+There are three kinds: a layer with its adapter merged, large weights in FP8, and all weights in
+another dtype, as for a module that trains in float32 under autocast. The module's own are never
+touched: copies are put in their place while it is lent (`lending.py`), and made again where they
+lie when the weights change.
 """
 
 from __future__ import annotations
@@ -16,6 +17,16 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import PreTrainedModel
+
+from sharegen.engine.model.fp8.quantising import (
+    check,
+    install,
+    naming,
+    places,
+    quantise,
+    warn_of_small_share,
+)
+from sharegen.errors import ModelError
 
 _CANNOT_MERGE = (NotImplementedError, TypeError, ValueError)
 
@@ -45,15 +56,42 @@ class _Merged:
                 self.copy._parameters[name].data.copy_(weight.data)  # type: ignore[union-attr]
 
 
+@dataclass(frozen=True)
+class _Quantised:
+    """A weight, and what the engine has of it in FP8."""
+
+    path: str
+    owner: nn.Module
+    name: str
+    is_transposed: bool
+    numbers: nn.Parameter
+    scales: nn.Parameter
+
+    def refresh(self) -> None:
+        weight: Any = self.owner._parameters[self.name]
+        try:
+            rows = quantise(weight.data, self.is_transposed, weight.device)
+        except ModelError as error:
+            raise ModelError(
+                f"the model's {self.path} {error}: its training has diverged"
+            ) from None
+        self.numbers.data.copy_(rows.values)
+        self.scales.data.copy_(rows.scales)
+
+
 class Copies:
     """The copies that there are of a module's weights."""
 
     def __init__(self) -> None:
-        self._copies: list[_Copy | _Merged] = []
+        self._copies: list[_Copy | _Merged | _Quantised] = []
 
     @torch.no_grad()
-    def put(self, model: PreTrainedModel, dtype: torch.dtype | None) -> None:
-        """Put copies in the place of layers with adapters; for a dtype, of all other weights."""
+    def put(self, model: PreTrainedModel, dtype: torch.dtype | None, quantized: bool) -> None:
+        """Put copies in the place of layers with adapters, of large weights that are to be FP8,
+        and for a dtype of all other weights.
+
+        Raises ModelError and UsageError as `quantise_in_place` does.
+        """
         for parent, name, layers in list(_layers_with_adapters(model)):
             try:
                 weights = _merged(layers)
@@ -62,12 +100,36 @@ class Copies:
             copy = _with_weights(layers[0].get_base_layer(), weights, dtype)
             parent._modules[name] = copy
             self._copies.append(_Merged(layers, copy))
+        if quantized:
+            self._quantise(model)
         if dtype is not None:
             self._cast(model, dtype)
+
+    def _quantise(self, model: PreTrainedModel) -> None:
+        kind = type(model).__name__
+        found = places(model)
+        check(found, model, kind, model.device)
+        for place in found:
+            owner: Any = model.get_submodule(place.module)
+            with naming(kind, place.name):
+                rows = quantise(getattr(owner, place.parameter), place.is_transposed, model.device)
+            install(model, place, rows)
+            module: Any = model.get_submodule(place.module)
+            numbers = getattr(module, place.parameter)
+            scales = getattr(module, f"{place.parameter}_scale")
+            self._copies.append(_Quantised(
+                place.name, owner, place.parameter, place.is_transposed, numbers, scales
+            ))  # fmt: skip
+            if module is not owner and module.bias is not None:
+                module.bias.data = module.bias.data.clone()  # no memory that somebody else has
+                self._copies.append(_Copy(owner, "bias", module.bias))
+        warn_of_small_share(model, kind)
 
     def _cast(self, model: PreTrainedModel, dtype: torch.dtype) -> None:
         known = {id(weight) for one in self._copies if isinstance(one, _Merged)
                  for weight in one.copy.parameters()}  # fmt: skip
+        known |= {id(weight) for one in self._copies if isinstance(one, _Quantised)
+                  for weight in (one.numbers, one.scales)}  # fmt: skip
         made: dict[int, nn.Parameter] = {}  # of weights that are tied there is one
         stay = _stay_in_float32(model, dtype)
         for path, owner in list(model.named_modules()):

@@ -112,8 +112,8 @@ def load_model(
     weights: False builds the model on torch's meta device from its config alone: enough to plan.
         A torch.device, of which the dtype may hang, need not be here then.
     ranks: load this rank's shard of the model, on the rank's device. All ranks must load.
-    quantization: "fp8" makes the large weights FP8 as they are read, on a GPU that has it. A
-        checkpoint that is quantised needs no word about it.
+    quantization: "fp8" makes the large weights FP8 as they are read, on a GPU that has it, or FP8
+        copies of those of a loaded model. A checkpoint that is quantised needs no word about it.
     revision: branch, tag or commit of a model on the hub; by default its main one.
 
     Raises ModelError, in one line, for a model that is not there, does not load or that the engine
@@ -137,11 +137,6 @@ def load_model(
         if is_lent(model):
             raise ModelError("the model is in use already: release the one that has it first")
         name = type(model).__name__
-        if quantization is not None:
-            raise UsageError(
-                f"quantization {quantization!r} is done as weights are read, and model {name} has "
-                "its own: give a folder or a hub id"
-            )
         refuse_sharded(model)
         devices = sorted({str(parameter.device) for parameter in model.parameters()})
         if len(devices) > 1:
@@ -150,7 +145,10 @@ def load_model(
                 "one"
             )
         _refuse_encoder_decoder(name, model.config)
-        return _borrow(model, name, None if dtype == "auto" else _named(dtype, model))
+        if quantization is not None and getattr(model.config, "quantization_config", None):
+            raise ModelError(f"model {name} is quantised already: leave out quantization")
+        named = None if dtype == "auto" else _named(dtype, model)
+        return _borrow(model, name, named, quantization is not None)
     if not isinstance(model, (str, os.PathLike)):
         refuse_sharded(model)
         raise ModelError(
@@ -195,16 +193,19 @@ def _named(dtype: str | torch.dtype, model: PreTrainedModel) -> torch.dtype | No
     return None if found == model.dtype else found
 
 
-def _borrow(model: PreTrainedModel, name: str, dtype: torch.dtype | None) -> LoadedModel:
+def _borrow(
+    model: PreTrainedModel, name: str, dtype: torch.dtype | None, quantized: bool
+) -> LoadedModel:
     """A module of somebody's own, which is sharegen's during sharegen's forwards alone.
 
-    dtype: that copies of its weights are to have; None where it computes with its own.
+    dtype: that copies of its weights are to have; None where it computes with its own. quantized:
+    whether copies of large weights are to be FP8.
     """
     lent, copies = Lent(model), Copies()
     try:
         with lent.changing():
             fingerprint = fingerprint_of_module(model)
-            copies.put(model, dtype)
+            copies.put(model, dtype, quantized)
             loaded = _prepare(model, name, fingerprint)
     except BaseException:
         lent.end()

@@ -9,9 +9,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from sharegen.engine.model.compile.fusing import fuse_projections, refresh
+from sharegen.engine.model.fp8.products import EMULATE
 from sharegen.engine.model.interface import ValuesOnly, active
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel
+from sharegen.errors import ModelError
 from tests.engine.tiny_models import make_tiny
 
 peft = pytest.importorskip("peft")
@@ -133,6 +136,42 @@ def test_weights_in_another_dtype(name: str, tmp_path: Path) -> None:
         with torch.no_grad():
             for weight in model.parameters():
                 weight.add_(torch.randn_like(weight) * 0.1)
+        loaded.refresh()
+    loaded.release()
+    model.load_state_dict(make_tiny(name).state_dict())
+    assert all(map(torch.equal, gradients(model), before))
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("llama", "bfloat16"), ("qwen3_moe", "auto"),
+                                             ("qwen2", "auto")])  # fmt: skip
+def test_large_weights_in_fp8(
+    name: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(EMULATE, "1")
+    model = make_tiny(name).train()
+    before = gradients(model)
+    implementation = model.config._experts_implementation
+    loaded = load_model(model, dtype=dtype, quantization="fp8")
+    with loaded.changing():
+        replaced = fuse_projections(model, is_lent=True)
+    loaded.on_change(refresh, replaced)
+    for _ in range(2):
+        assert all(weight.dtype == torch.float32 for weight in model.parameters())
+        assert model.config._experts_implementation == implementation
+        model.save_pretrained(tmp_path)
+        stored = load_model(tmp_path, dtype="float32" if dtype == "auto" else dtype,
+                            quantization="fp8")  # fmt: skip
+        # A folder's are rounded to bfloat16 before they are quantised.
+        expected, tolerance = logits(stored).float(), 1e-5 if dtype == "auto" else 0.1
+        assert (logits(loaded).float() - expected).norm() <= tolerance * expected.norm()
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.add_(torch.randn_like(weight) * 0.1)
+        loaded.refresh()
+    with torch.no_grad():
+        model.model.layers[0].self_attn.q_proj.weight[0, 0] = torch.nan
+    says = r"layers\.0\.self_attn\.q_proj\.weight holds NaN or infinite numbers: its training has"
+    with pytest.raises(ModelError, match=says):
         loaded.refresh()
     loaded.release()
     model.load_state_dict(make_tiny(name).state_dict())

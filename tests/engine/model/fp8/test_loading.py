@@ -235,8 +235,10 @@ def test_rows_of_zeros_are_no_mistake(folder: Path, rows: int) -> None:
 
 def test_what_cannot_be_asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert message(folder, quantization="int3") == "unknown quantization 'int3': use fp8"
-    with pytest.raises(UsageError, match="model LlamaForCausalLM has its own: give a folder"):
-        load_model(make_tiny("llama"), quantization="fp8")
+    model = make_tiny("llama")
+    model.config.quantization_config = {"quant_method": "fp8"}
+    with pytest.raises(ModelError, match="model LlamaForCausalLM is quantised already: leave out"):
+        load_model(model, quantization="fp8")
     monkeypatch.delenv(EMULATE)
     for ranks in (None, Ranks(0, 2, torch.device("cpu"))):
         said = message(folder, quantization="fp8", ranks=ranks)
