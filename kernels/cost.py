@@ -112,6 +112,16 @@ class Decided(CostModel):
         return index % self.every == 0 if self.every else np.zeros(len(index), dtype=np.bool_)
 
 
+@dataclass(frozen=True)
+class LatentNodes(CostModel):
+    """Nodes of latents are read per sequence, all others are shared: each form has its phase."""
+
+    def choose_unshared(self, layout: SharedLayout, *_: object) -> npt.NDArray[np.bool_]:
+        return layout.fp8
+
+
+LATENT_NODES = LatentNodes()
+
 EACH_ROW = Decided(every=1)
 """Nodes are stored once, and read per sequence: PagedAttention's way, to compare with."""
 

@@ -52,15 +52,17 @@ class Latents:
         w_k, _ = self._halves()
         out = q.new_empty(len(q), self.num_heads, self.size)
         of_latent = q[..., : self.of_latent].transpose(0, 1)
-        out[..., : self.rank] = torch.bmm(of_latent, w_k.to(q.dtype)).transpose(0, 1)
+        torch.bmm(of_latent, w_k.to(q.dtype), out=out[..., : self.rank].transpose(0, 1))
         out[..., self.rank :] = q[..., self.of_latent :]
         return out
 
     def raised(self, out: Tensor) -> Tensor:
         """Turn results [T, num_heads, rank] over latents into [T, num_heads, value_size]."""
         _, w_v = self._halves()
-        by_head = torch.bmm(out.transpose(0, 1), w_v.to(out.dtype).transpose(1, 2))
-        return by_head.transpose(0, 1)
+        values = out.new_empty(len(out), self.num_heads, w_v.shape[1])
+        w_v = w_v.to(out.dtype).transpose(1, 2)
+        torch.bmm(out.transpose(0, 1), w_v, out=values.transpose(0, 1))
+        return values
 
     def read(self, slots: Tensor) -> tuple[Tensor, Tensor]:
         """Read keys [T, num_heads, key_size] and values [T, num_heads, *] of slots [T]."""

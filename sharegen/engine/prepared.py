@@ -6,6 +6,7 @@ It is handed batches, which are data, and knows no request.
 from __future__ import annotations
 
 import gc
+import importlib.util
 import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -119,7 +120,9 @@ class Prepared:
         check_kv_cache_dtype(config.kv_cache_dtype, model.device)
         if config.deterministic:
             check_deterministic(model)
-        blocks = block_format(model.layers, model.dtype, config.kv_cache_dtype)
+        blocks = block_format(
+            model.layers, model.dtype, config.kv_cache_dtype, _may_be_latents(model, config)
+        )
         with model.changing():
             most = max(self.max_sequences, self.chunk_tokens)
             held = all_sizes(self.padded, most) if config.deterministic and on_gpu else ()
@@ -268,6 +271,19 @@ def _made_fast(model: LoadedModel, config: EngineConfig, steady_rows: Sequence[i
         model.trial_forward(2, 2)  # products are tried now, not when memory is measured
     why = "compiling is turned off" if on_gpu else "a CPU runs the model's own code"
     return Optimised(left=[f"the whole model: {why}"])
+
+
+def _may_be_latents(model: LoadedModel, config: EngineConfig) -> bool:
+    """Whether what reads the KV cache can read latents: on a GPU only the kernels, as fast as they
+    do, and not in an order that no batch changes.
+    """
+    if model.device.type != "cuda":
+        return True
+    if config.deterministic or importlib.util.find_spec("triton") is None:
+        return False
+    from sharegen.engine.execute.kernel_latents import unsupported
+
+    return unsupported(model.layers, model.dtype, model.device) is None
 
 
 def _threads(model: LoadedModel, rows: int) -> int:

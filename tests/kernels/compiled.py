@@ -36,11 +36,15 @@ from sharegen.kernels import (
 from sharegen.kernels.attention_plan import AttentionPlan
 from sharegen.kernels.cost import Decided
 from sharegen.kernels.decode import decode_attention
+from sharegen.kernels.decode_latents import decode_latents
 from sharegen.kernels.fp8_rows import FP8Rows, gated_rows, rows_of
+from sharegen.kernels.latents import Latents
 from sharegen.kernels.merge import merge_partials
+from sharegen.kernels.own_latents import store_latents
 from sharegen.kernels.prefill import PrefillPlan, prefill_attention
 from sharegen.kernels.rotate import rotate, rotate_and_store
 from sharegen.kernels.store import store, store_fp8
+from sharegen.kernels.tiles import AttentionShape
 
 TARGET = GPUTarget("cuda", 90, 32)
 CPU = torch.device("cpu")
@@ -158,6 +162,22 @@ def sampling(dtype: torch.dtype = torch.bfloat16) -> None:
     peer_sum.add_peers(logits[0], logits[1], logits[2], logits[3])
 
 
+def latents(heads: int, rank: int, dtype: torch.dtype = torch.bfloat16) -> None:
+    """Decodes where samples' own tokens are latents."""
+    memory = torch.zeros(4, 16, heads * 2 * 128, dtype=dtype)
+    keys, values = (x.unflatten(2, (heads, -1)) for x in memory.chunk(2, -1))
+    weight = torch.zeros(heads * 192, rank, dtype=dtype)
+    blocks = torch.zeros(8, 16, rank + 64, dtype=dtype)
+    of_layer = Latents(blocks, weight, heads, 128, 64)
+    shape = AttentionShape(heads, heads, 128, 128, 16, dtype)
+    plan = AttentionPlan(shape, 4, CPU, costs=Decided(every=2))
+    plan.has_unshared = True
+    rows = torch.zeros(4, 2, dtype=torch.int32), *torch.zeros(2, 4, dtype=torch.int32)
+    q = torch.zeros(4, heads, 128, dtype=dtype)
+    decode_latents(q, keys, values, of_layer, plan, *rows, put=lambda: None, scale=0.1)
+    store_latents(q[:, 0, :rank], q[:, 1, 64:], blocks, torch.arange(4))
+
+
 def states(dtype: torch.dtype = torch.bfloat16) -> None:
     """Calls what changes the states of mixers."""
     count, heads, size = 4, 4, 64
@@ -177,6 +197,7 @@ def states(dtype: torch.dtype = torch.bfloat16) -> None:
 
 
 CASES: dict[str, Callable[[], None]] = {
+    "latents": lambda: [latents(20, 512), latents(16, 512, torch.float32), latents(128, 256)],
     "sampling": sampling,
     "states": states,
     "many rows": many_rows,

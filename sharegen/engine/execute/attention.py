@@ -53,6 +53,10 @@ def attention_for(
         from sharegen.engine.execute.kernel_attention import KernelAttention, unsupported
 
         reason = unsupported(layers, cache)
+        if reason is None and cache.latents:
+            from sharegen.engine.execute.kernel_latents import KernelLatents
+
+            return KernelLatents(layers, cache, max_rows, max_tokens)
         if reason is None:
             return KernelAttention(layers, cache, max_rows, max_tokens, costs, deterministic)
     if deterministic:

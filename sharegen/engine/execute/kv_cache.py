@@ -48,7 +48,7 @@ def check_kv_cache_dtype(kv_cache_dtype: str, device: torch.device) -> None:
 
 
 def block_format(
-    layers: Sequence[LayerSpec], dtype: torch.dtype, kv_cache_dtype: str
+    layers: Sequence[LayerSpec], dtype: torch.dtype, kv_cache_dtype: str, latents: bool = True
 ) -> BlockFormat:
     """Return the format of a KV cache's blocks.
 
@@ -58,12 +58,14 @@ def block_format(
         layers: the attention of each layer that has one.
         dtype: the model's.
         kv_cache_dtype: "auto" for the model's dtype in all blocks, or "fp8".
+        latents: whether samples' own tokens may be latents, where the layers have such.
     """
     if not layers:
         return BlockFormat(torch.int32.itemsize)
     numbers = sum(spec.num_kv_heads * (spec.key_size + spec.value_size) for spec in layers)
     if kv_cache_dtype == "auto":
-        return _of_latents(layers, dtype) or BlockFormat(numbers * dtype.itemsize)
+        found = _of_latents(layers, dtype) if latents else None
+        return found or BlockFormat(numbers * dtype.itemsize)
     scales = sum(exponent_bytes(spec.num_kv_heads) for spec in layers)
     return BlockFormat(numbers + scales, dtype.itemsize)
 

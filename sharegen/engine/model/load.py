@@ -299,8 +299,7 @@ def _prepare(module: PreTrainedModel, name: str, fingerprint: str) -> LoadedMode
         recording, vocab_size = probe(module, name)
         module.set_attn_implementation(IMPLEMENTATION)
         install(recording.mixers, undo)
-        on_cpu = embedding_weight(module).device.type == "cpu"  # no kernel reads latents so far
-        layers = all_or_none(recording.layers, on_cpu)
+        layers = all_or_none(recording.layers)
         install_spreading(recording.modules, layers, undo)
         if embedding_weight(module).device.type == "cpu":
             fill_experts(module, undo)

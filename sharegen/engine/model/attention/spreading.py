@@ -18,12 +18,12 @@ from sharegen.engine.model.attention.layer_spec import LayerSpec
 _LEAST_GAIN = 2  # of a token's bytes: below that nothing is won
 
 
-def all_or_none(layers: list[LayerSpec], may_be: bool = True) -> list[LayerSpec]:
+def all_or_none(layers: list[LayerSpec]) -> list[LayerSpec]:
     """The layers with latents where all have such, of one shape, and gain by it; else without.
 
     Windows and the like stay what they are for keys and values that are spread out.
     """
-    same = may_be and len({(layer.sizes, layer.latent) for layer in layers}) == 1
+    same = len({(layer.sizes, layer.latent) for layer in layers}) == 1
     plain = all(
         layer.latent is not None
         and layer.window is None
