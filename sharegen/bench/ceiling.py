@@ -6,7 +6,7 @@ sampling and scheduling stay.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any
 
@@ -14,9 +14,11 @@ import torch
 
 from sharegen.engine.engine import Engine
 from sharegen.engine.execute.back_end import Put, Slots, StoreAndAttend, Stores
+from sharegen.engine.execute.latent_step import LatentStep, LatentStores
 from sharegen.engine.execute.states import StatePool, StepSlots
 from sharegen.engine.model.interface import AttentionContext
-from sharegen.kernels import reference
+from sharegen.kernels import latents, reference
+from sharegen.kernels.latents import Latents
 from sharegen.kernels.layout import SharedLayout
 
 
@@ -60,11 +62,14 @@ class Copies:
         self.layers = engine.model.layers
         self.cache = engine.runner.cache
         if self.cache.device.type == "cuda":
+            from sharegen.kernels.own_latents import store_latents
             from sharegen.kernels.rotate import rotate_and_store
             from sharegen.kernels.store import store, store_fp8
 
+            self._store_latents: Callable[..., None] = store_latents
             self._stores = Stores(store, store_fp8, rotate_and_store)
         else:
+            self._store_latents = latents.store_latents
             self._stores = Stores(reference.store, reference.store_fp8)
 
     def update(self, layout: SharedLayout) -> None:
@@ -94,4 +99,13 @@ class Copies:
             put()
             return v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
 
+        def copy_spread(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: torch.Tensor,
+                        values: torch.Tensor, latents: Latents, put: Put, *,
+                        scale: float) -> torch.Tensor:  # fmt: skip
+            put()
+            return v.clone()
+
+        if self.cache.latents:  # to spread them out is as much work as to absorb and to raise
+            into = LatentStores(stores.full, self._store_latents)
+            return LatentStep(self.layers, self.cache, slots, into, copy_spread, spreads=True)
         return StoreAndAttend(self.layers, self.cache, slots, stores, copy)
