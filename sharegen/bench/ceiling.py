@@ -6,19 +6,19 @@ sampling and scheduling stay.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from sharegen.engine.engine import Engine
-from sharegen.engine.execute.back_end import Put, Slots, StoreAndAttend, Stores
-from sharegen.engine.execute.latent_step import LatentStep, LatentStores
+from sharegen.engine.execute.attention import LATENT_STORES
+from sharegen.engine.execute.back_end import Slots, StoreAndAttend, Stores
+from sharegen.engine.execute.latent_step import LatentStep
 from sharegen.engine.execute.states import StatePool, StepSlots
 from sharegen.engine.model.interface import AttentionContext
-from sharegen.kernels import latents, reference
-from sharegen.kernels.latents import Latents
+from sharegen.kernels import reference
 from sharegen.kernels.layout import SharedLayout
 
 
@@ -59,17 +59,15 @@ class Copies:
     shared_levels: tuple[int, ...] = ()
 
     def __init__(self, engine: Engine) -> None:
-        self.layers = engine.model.layers
-        self.cache = engine.runner.cache
+        self.layers, self.cache = engine.model.layers, engine.runner.cache
+        self._latent_stores = LATENT_STORES
         if self.cache.device.type == "cuda":
-            from sharegen.kernels.own_latents import store_latents
+            from sharegen.engine.execute.kernel_latents import STORES
             from sharegen.kernels.rotate import rotate_and_store
             from sharegen.kernels.store import store, store_fp8
 
-            self._store_latents: Callable[..., None] = store_latents
-            self._stores = Stores(store, store_fp8, rotate_and_store)
+            self._stores, self._latent_stores = Stores(store, store_fp8, rotate_and_store), STORES
         else:
-            self._store_latents = latents.store_latents
             self._stores = Stores(reference.store, reference.store_fp8)
 
     def update(self, layout: SharedLayout) -> None:
@@ -94,18 +92,11 @@ class Copies:
         return self._context(slots, self._stores)
 
     def _context(self, slots: Slots, stores: Stores) -> AttentionContext:
-        def copy(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: torch.Tensor,
-                 values: torch.Tensor, put: Put, **how: Any) -> Any:  # fmt: skip
-            put()
+        def copy(q: Any, k: Any, v: torch.Tensor, *caches: Any, **how: Any) -> torch.Tensor:
+            caches[-1]()  # puts them where they belong
             return v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
 
-        def copy_spread(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: torch.Tensor,
-                        values: torch.Tensor, latents: Latents, put: Put, *,
-                        scale: float) -> torch.Tensor:  # fmt: skip
-            put()
-            return v.clone()
-
+        step = self.layers, self.cache, slots
         if self.cache.latents:  # to spread them out is as much work as to absorb and to raise
-            into = LatentStores(stores.full, self._store_latents)
-            return LatentStep(self.layers, self.cache, slots, into, copy_spread, spreads=True)
-        return StoreAndAttend(self.layers, self.cache, slots, stores, copy)
+            return LatentStep(*step, self._latent_stores, copy, spreads=True)
+        return StoreAndAttend(*step, stores, copy)

@@ -125,6 +125,9 @@ def plan_table(plan: SharingPlan, time: TimeEstimate | None) -> Table:
         ("KV cache", f"{size(plan.kv_cache_bytes)}: {per_wave}, "
          f"{plan.waves:,} wave{'s' if plan.waves != 1 else ''}"),
     ]  # fmt: skip
+    if plan.latent_bytes:
+        said = f"{size(plan.latent_bytes)} as a latent, where one sample reads it, "
+        rows.insert(-1, ("KV of a token", f"{said}{size(plan.spread_bytes)} where several do"))
     if plan.state_bytes:
         rows[-1:-1] = _state_rows(plan)
     if plan.duplicated:

@@ -104,6 +104,7 @@ class Engine:
         Where nothing is to be compiled before the first token, kernels are when they are needed.
         """
         self._prepared = prepared = Prepared(self.model, self.tokenizer, self.config)
+        self._has_latents = bool(prepared.cache.latents)
         self.threads = prepared.threads
         on_gpu = self.model.device.type == "cuda"
         if costs is None and on_gpu:
@@ -234,7 +235,7 @@ class Engine:
         if lengths is not None:
             self.scheduler.admission.lengths.learn(lengths)
         self._busy = self._whole = True
-        self._arriving = self.scheduler.cache.keeps_leaves = arriving
+        self._keep_leaves(arriving)
 
     def _look_at_weights(self) -> None:
         """See whether somebody has trained the module, or put other weights into it."""
@@ -341,13 +342,21 @@ class Engine:
 
     def end(self) -> None:
         """End the job; whatever is not finished is dropped."""
-        self._busy = self._arriving = self.scheduler.cache.keeps_leaves = False
+        self._busy = False
+        self._keep_leaves(False)
         self._forks.clear()
         self._in_flight.clear()
         self.scheduler.clear(self._whole)
         if not self._whole:
             self._paths = Paths(self.config.block_size)
         self.observer.read()
+
+    def _keep_leaves(self, arriving: bool) -> None:
+        """Whether prompts stay for later ones. Such are spread out: nobody comes for latents."""
+        cache = self.scheduler.cache
+        self._arriving = cache.keeps_leaves = arriving
+        if self._has_latents:
+            cache.marks_alone = not arriving
 
     def reset_prefix_cache(self) -> None:
         """Forget what prompts shared, between two jobs: the next one is as a new engine's first.

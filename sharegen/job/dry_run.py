@@ -59,7 +59,7 @@ def plan_job(configuration: Configuration, shard: Shard | None = None) -> Sharin
     clock = _clock(configuration, workload)
     if shard is None:
         workload, tokens = tokenise_problems(workload, tokenizer, clock)
-        alone = single(configuration, [problem.sampling for problem in workload.problems])
+        alone = single(configuration, model, [problem.sampling for problem in workload.problems])
     else:
         share = share_of(configuration, workload, shard, clock)
         workload, tokens, splits = share.workload, share.prompts, share.splits
@@ -106,6 +106,8 @@ def plan_job(configuration: Configuration, shard: Shard | None = None) -> Sharin
         plan,
         ranks=machine.tensor_parallel_size,
         weights_bytes=model.weights_bytes,
+        latent_bytes=blocks.token_bytes if blocks.latents else 0,
+        spread_bytes=blocks.shared_token_bytes if blocks.latents else 0,
         readings=attention_modes_on(device, model, tree, samples, plan.fit, machine.deterministic),
         saved_by_order=None if shard else saved_by_order(workload),
         golds=sum(workload.problems[i].gold is not None for i in asked) if workload.golds else None,
@@ -226,7 +228,7 @@ def plan_cut(configuration: Configuration, num_parts: int) -> CutPlan:
     workload.name_odd_rows()
     log_clock(clock, configuration)
     problems = workload.problems
-    _, found = cut_job(configuration, problems, prompts, model.context_length, num_parts)
+    _, found = cut_job(configuration, model, problems, prompts, num_parts)
     if found.prompt_tokens == 0:
         raise DataError("no row can be asked: the prompts are empty, or longer than the context")
     samples = [

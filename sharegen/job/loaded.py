@@ -144,7 +144,7 @@ class LoadedJob:
             self.tree = PrefixTree.build(
                 asked,
                 configuration.machine.block_size,
-                alone=single(configuration, self._samplings()),
+                alone=single(configuration, self.model, self._samplings()),
             )
             self.splits, self.alone = paths_of(self.tree, self.prompts)
         else:

@@ -131,12 +131,14 @@ def state_slots(
     return slots_in(memory, model.state_bytes, rows, bool(model.layers))
 
 
-def single(configuration: Configuration, samplings: Iterable[Sampling]) -> list[bool] | None:
+def single(
+    configuration: Configuration, model: LoadedModel, samplings: Iterable[Sampling]
+) -> list[bool] | None:
     """Whether only one sample continues each prompt; None where nothing depends on it: all KV has
     one format, and what runs decides how it is read.
     """
-    machine = configuration.machine
-    if machine.kv_cache_dtype == "auto" and not machine.deterministic:
+    one_format = blocks_of(configuration, model).blocks_per_full == 1
+    if one_format and not configuration.machine.deterministic:
         return None
     from sharegen.engine.core.request import GREEDY_BELOW
 

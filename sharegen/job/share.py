@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sharegen.common.ragged import Ragged
 from sharegen.common.shard import Shard
@@ -20,6 +20,9 @@ from sharegen.job.machine import load, single
 from sharegen.workload.clock import Clock
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.problem import Problem, Workload, tokenise_problems
+
+if TYPE_CHECKING:
+    from sharegen.engine.model.loaded import LoadedModel
 
 
 @dataclass(frozen=True)
@@ -46,21 +49,23 @@ class Share:
 
 def cut_job(
     configuration: Configuration,
+    model: LoadedModel,
     problems: Sequence[Problem],
     prompts: Sequence[Sequence[int]],
-    context_length: int,
     num_parts: int,
 ) -> tuple[PrefixTree, Cut]:
     """The tree of a job's prompts, and its cut; a prompt without room for an answer is in no part.
 
-    prompts: token ids of the problems, by whose places both know them.
+    model: without weights is enough; prompts: token ids of the problems, by whose places both know
+    them.
     """
     asked = [i for i, prompt in enumerate(prompts) if len(prompt)]
     tree = PrefixTree.build(
         [prompts[i] for i in asked],
         configuration.machine.block_size,
-        alone=single(configuration, [problems[i].sampling for i in asked]),
+        alone=single(configuration, model, [problems[i].sampling for i in asked]),
     )
+    context_length = model.context_length
     fitting = (place for place, i in enumerate(asked) if len(prompts[i]) < context_length)
     tree.restrict({place: asked[place] for place in fitting})
     tokens = [problem.sampling.problem_tokens(context_length) for problem in problems]
@@ -87,9 +92,7 @@ def share_of(configuration: Configuration, workload: Workload, shard: Shard, clo
     """
     model, tokenizer = load(configuration, weights=False)
     workload, prompts = tokenise_problems(workload, tokenizer, clock)
-    tree, found = cut_job(
-        configuration, workload.problems, prompts, model.context_length, shard.count
-    )
+    tree, found = cut_job(configuration, model, workload.problems, prompts, shard.count)
     own = set(found.parts[shard.index - 1].problems.tolist())
     leaves = {i: node for node in tree.nodes() for i in node.requests if i in own}
     if shard.index == 1:

@@ -66,6 +66,8 @@ class SharingPlan:
     asked: every sample's whole prompt; computed: the tree's tokens, each once; duplicated: of
         these, the ones that several prompts share in branches shorter than a block.
     kv_shared_bytes, kv_unshared_bytes: of the prompts, stored once or once a sample.
+    latent_bytes, spread_bytes: of a token that one sample alone reads, and of one that several do,
+        where the first is kept as a latent; else 0.
     state_bytes: of what the mixers of a model keep of a sequence, 0 without any; state_slots: that
         an engine has of these. A node keeps one at its end, and every running sequence has its own.
     fit: sequences that decode together in one engine; waves: how often all are filled.
@@ -111,6 +113,8 @@ class SharingPlan:
     saved_by_order: int | None = None
     whole: int = 0
     golds: int | None = None
+    latent_bytes: int = 0
+    spread_bytes: int = 0
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -92,6 +92,16 @@ read: *KV not cut* with N above 1, an N that does not divide the heads, weights 
 safetensors, checkpoints that only transformers reads, and adapters (save the merged model, and give
 that).
 
+*Latents* are of attention whose keys and values are made of one short vector a token (multi-head
+latent attention). What one sample alone reads, its own tokens and a prompt of one sample, is kept
+as latents, and attention over them has the weight that would spread them out in its queries and
+results. What several samples read lies spread out over heads, and is read once for all of them;
+log-sum-exps merge the two. GLM-4.7-Flash so takes 54 KB a token of a sample in place of 0.96 MB,
+and DeepSeek-V2-Lite 31 KB in place of 0.28 MB; `sharegen plan` says what a token takes. Keys and
+values are kept as they are with `--kv-cache-dtype fp8` (then in FP8), where the layer that spreads
+latents out (`kv_b_proj`) has FP8 weights, in the deterministic mode on a GPU, and on a GPU whose
+kernels cannot read latents of that size.
+
 Another architecture is loaded if nothing speaks against it, and then compared with its own eager
 attention on two prompts before the first token: it runs exactly or is refused, too. It is not cut,
 and one line says that it is not among the tested ones. `--show-model` (`LLM(show_model=True)`) says
@@ -148,6 +158,7 @@ def features(layers: list[LayerSpec], states: bool) -> str:
         "softcap": any(layer.softcap for layer in layers),
         "sinks": any(layer.has_sinks for layer in layers),
         "keys and values of two sizes": any(x.key_size != x.value_size for x in layers),
+        "latents": any(layer.latent is not None for layer in layers),
         "layers of different sizes": len({(x.num_kv_heads, x.key_size) for x in layers}) > 1,
     }
     notes |= {"states": states and bool(layers), "states alone": states and not layers}

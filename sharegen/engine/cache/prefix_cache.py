@@ -44,6 +44,7 @@ class PrefixCache(Generic[Kept]):
         tokens_recomputed: those of them whose KV had been given up.
         tokens_found: tokens of nodes that were idle when someone came for them.
         awaited: places of nodes that have their blocks and whose tokens are still to be computed.
+        marks_alone: as it is said above, until an engine says otherwise between two jobs.
         keeps_leaves: whether a node where one prompt ended stays, too, as the next prompt may begin
             like it; by default such a node goes at once.
     """
@@ -56,7 +57,7 @@ class PrefixCache(Generic[Kept]):
         marks_alone: bool = False,
     ) -> None:
         self.pool = pool
-        self._marks_alone = marks_alone or pool.blocks_per_full > 1
+        self.marks_alone = marks_alone or pool.blocks_per_full > 1
         self.states = StateSlots() if states is None else states
         self.tree = PrefixTree(pool.block_size) if tree is None else tree
         self.stored: dict[Node, NodeKV] = {}
@@ -97,7 +98,7 @@ class PrefixCache(Generic[Kept]):
             prompts,
             joins=joins if wanting else lambda *_: True,
             splits=told or splits,
-            alone=[request.is_alone for request in requests] if self._marks_alone else None,
+            alone=[request.is_alone for request in requests] if self.marks_alone else None,
         )
 
     def plant(self, prompt: Prompt) -> Node:

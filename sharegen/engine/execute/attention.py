@@ -22,7 +22,7 @@ from sharegen.kernels import flash, latents, reference, reference_latents
 from sharegen.kernels.cost import EACH_ROW, CostModel
 from sharegen.kernels.layout import SharedLayout
 
-_LATENT_STORES = LatentStores(reference.store, latents.store_latents)
+LATENT_STORES = LatentStores(reference.store, latents.store_latents)
 
 
 def attention_for(
@@ -195,7 +195,7 @@ class ReferenceAttention:
                 q, k, v, keys, values, plan, chunk_starts, position, fp8=own, scale=scale
             )
 
-        return LatentStep(self.layers, self.cache, slots, _LATENT_STORES, attend, spreads=True)
+        return LatentStep(self.layers, self.cache, slots, LATENT_STORES, attend, spreads=True)
 
     def _decode_latents(
         self, plan: reference.ReferencePlan, suffix: reference.SuffixPlan, slots: Slots
@@ -206,7 +206,7 @@ class ReferenceAttention:
             put()
             return reference_latents.decode_latents(q, keys, values, own, plan, suffix, scale=scale)
 
-        return LatentStep(self.layers, self.cache, slots, _LATENT_STORES, attend, spreads=False)
+        return LatentStep(self.layers, self.cache, slots, LATENT_STORES, attend, spreads=False)
 
     def _context(self, slots: Slots, attend: Callable[..., torch.Tensor]) -> AttentionContext:
         stores = Stores(reference.store, reference.store_fp8)

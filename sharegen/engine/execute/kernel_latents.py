@@ -23,7 +23,7 @@ from sharegen.kernels.spread_nodes import SpreadNodes, copied
 from sharegen.kernels.store import store
 from sharegen.kernels.transfer import send
 
-_STORES = LatentStores(store, store_latents)
+STORES = LatentStores(store, store_latents)
 
 
 def unsupported(
@@ -75,7 +75,7 @@ class KernelLatents(KernelAttention):
                 keys, values = spread.of(keys, values, latents)
             return prefill_attention(q, k, v, keys, values, plan, position, scale=scale)
 
-        return LatentStep(self.layers, self.cache, slots, _STORES, attend, spreads=True)
+        return LatentStep(self.layers, self.cache, slots, STORES, attend, spreads=True)
 
     def decode(
         self,
@@ -93,4 +93,4 @@ class KernelLatents(KernelAttention):
                 q, keys, values, latents, self._plan, *tables, put=put, scale=scale
             )
 
-        return LatentStep(self.layers, self.cache, slots, _STORES, attend, spreads=False)
+        return LatentStep(self.layers, self.cache, slots, STORES, attend, spreads=False)

@@ -45,6 +45,8 @@ def _layer(layer: LayerSpec) -> str:
     if layer.value_size != layer.key_size:
         size = f"{layer.key_size} (keys) and {layer.value_size} (values)"
     found = [f"{layer.num_heads} heads on {layer.num_kv_heads} of size {size}"]
+    if layer.latent is not None:
+        found.append(f"latents of {layer.latent.rank}")
     if layer.window is not None:
         found.append(f"a window of {layer.window}")
     if layer.attention_chunk is not None:

@@ -29,7 +29,8 @@ FOUND = {
         "states: none; experts: none",
     ],
     "deepseek_v3": [
-        "model: deepseek_v3, attention: 2 layers of 4 heads on 4 of size 12 (keys) and 6 (values)",
+        "model: deepseek_v3, attention: 2 layers of 4 heads on 4 of size 12 (keys) and 6 (values) "
+        "with latents of 16",
         "states: none; experts: 1 layer of 4 (DeepseekV3Experts)",
     ],
 }
