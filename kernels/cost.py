@@ -122,6 +122,17 @@ class LatentNodes(CostModel):
 
 LATENT_NODES = LatentNodes()
 
+
+def most_latent_readers(num_heads: int, numbers: int, rank: int, width: int) -> int:
+    """Rows that read a node as latents, each for itself, in the time of one shared read of it.
+
+    numbers: of one head's key and value; width: of a token's latent in the cache. Latents are fewer
+    bytes, and their products longer: q . k takes `width` numbers, the sum over values `rank`.
+    """
+    bytes_of_latents = num_heads * numbers / width
+    return max(1, int(bytes_of_latents * numbers / (width + rank)))
+
+
 EACH_ROW = Decided(every=1)
 """Nodes are stored once, and read per sequence: PagedAttention's way, to compare with."""
 

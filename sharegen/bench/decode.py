@@ -122,7 +122,7 @@ def requests_that_fit(engine: Engine, requests: Sequence[Request], levels: int, 
     tree = tree_of(pool.block_size, levels)
     tree.insert(
         [request.prompt_token_ids for request in requests],
-        alone=[request.is_alone for request in requests],
+        alone=[request.is_alone(pool.readers) for request in requests],
     )
     samples = len(requests[0].samples)
     return max(1, fitting_sequences(tree, samples, output, pool.num_blocks, pool.blocks_per_full))

@@ -95,6 +95,7 @@ class Prepared:
     Attributes:
         max_sequences: sequences that decode together; a batch of n is run with padded(n) rows.
         chunk_tokens: tokens of a prefill batch.
+        blocks: what the blocks of the KV cache are.
         cache: the KV cache of `num_blocks` blocks.
         place_bytes: bytes of one token's place in a block, on all ranks together.
         states: the pool of `num_slots` states, where the model keeps any, else None.
@@ -137,7 +138,7 @@ class Prepared:
                 f"{'; '.join(told)}: samples may differ between two runs",
                 stacklevel=3,
             )
-        self._blocks = blocks
+        self.blocks = blocks
         self._memory, self._steps = kv_cache_memory(
             model,
             self.padded(self.max_sequences),
@@ -189,7 +190,7 @@ class Prepared:
 
     def _take_memory(self, memory: int) -> None:
         """Make the cache, the pool of states and the swap space, of so many bytes on the device."""
-        model, config, blocks = self.model, self._config, self._blocks
+        model, config, blocks = self.model, self._config, self.blocks
         self.num_slots, self.states = None, None
         if model.mixers:
             self.num_slots = config.state_slots or slots_in(

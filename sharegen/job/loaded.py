@@ -137,7 +137,7 @@ class LoadedJob:
         self.configuration = configuration
         self.prompts: Sequence[Sequence[int]]
         self.splits: Sequence[Sequence[int]]  # which the engine's tree follows: it finds none anew
-        self.alone: Sequence[bool]
+        self.alone: Sequence[int]
         if share is None:
             self.workload, self.prompts = tokenise_problems(workload, self.tokenizer, clock)
             asked = [prompt for prompt in self.prompts if prompt]
@@ -468,7 +468,7 @@ class LoadedJob:
         requests = [item.request for item in asked]  # the others cannot run
         return self._tree_of([(r.prompt_token_ids, r.splits or (), r.alone) for r in requests])
 
-    def _tree_of(self, paths: Sequence[tuple[Sequence[int], Sequence[int], bool]]) -> PrefixTree:
+    def _tree_of(self, paths: Sequence[tuple[Sequence[int], Sequence[int], int]]) -> PrefixTree:
         """The tree of prompts of which it is known where each is split, and which are alone."""
         prompts, splits, alone = ([path[i] for path in paths] for i in range(3))
         size = self.configuration.machine.block_size

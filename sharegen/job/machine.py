@@ -134,16 +134,17 @@ def state_slots(
 def single(
     configuration: Configuration, model: LoadedModel, samplings: Iterable[Sampling]
 ) -> list[bool] | None:
-    """Whether only one sample continues each prompt; None where nothing depends on it: all KV has
-    one format, and what runs decides how it is read.
+    """Whether so few samples continue each prompt that it lies where their own tokens do; None
+    where nothing depends on it: all KV has one format, and what runs decides how it is read.
     """
-    one_format = blocks_of(configuration, model).blocks_per_full == 1
-    if one_format and not configuration.machine.deterministic:
+    blocks = blocks_of(configuration, model)
+    if blocks.blocks_per_full == 1 and not configuration.machine.deterministic:
         return None
     from sharegen.engine.core.request import GREEDY_BELOW
 
     return [
-        s.rows == 1 or (s.decoding == "sample" and s.temperature < GREEDY_BELOW) for s in samplings
+        s.rows <= blocks.readers or (s.decoding == "sample" and s.temperature < GREEDY_BELOW)
+        for s in samplings
     ]
 
 

@@ -182,7 +182,7 @@ def test_resuming(lookahead: int) -> None:
         resumed = results(requests=left, lookahead=lookahead, blocks=blocks, max_sequences=rows)
         assert resumed == {key: whole[key] for key in resumed}
     told = PrefixTree(4)
-    alone = [request.is_alone for request in job()]
+    alone = [request.is_alone(1) for request in job()]
     leaves = told.insert([request.prompt_token_ids for request in job()], alone=alone)
     some = [
         replace(request, splits=leaf.splits(), alone=leaf.alone, samples=request.samples[:1])

@@ -12,6 +12,7 @@ from torch import nn
 from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.execute.kv_cache import block_format
 from sharegen.engine.model.load import load_model
+from sharegen.kernels.cost import most_latent_readers
 from tests.engine.jobs import (
     CheckedEngine,
     forest,
@@ -99,3 +100,21 @@ def test_a_model_is_given_back_as_it_came() -> None:
     layers = [m for m in model.model.modules() if isinstance(m, nn.Linear)]
     model.release()
     assert not any("forward" in vars(layer) for layer in layers)
+
+
+def test_prompts_of_few_samples_are_latents_where_that_takes_no_longer() -> None:
+    assert most_latent_readers(20, 512, 512, 576) == 8  # GLM-4.7-Flash
+    assert most_latent_readers(16, 320, 512, 576) == 2  # DeepSeek-V2-Lite
+    assert most_latent_readers(128, 320, 512, 576) == 20  # DeepSeek-V3
+    assert block_format(loaded("deepseek_v3").layers, torch.float32, "auto").readers == 1
+    engine = make_engine(loaded("deepseek_v3"))
+    engine.pool.readers = 3
+    ran = run(engine, job())
+    assert sum(judge(completion, "deepseek_v3") for completion in ran.completions.values()) == 0
+    engine.begin()
+    engine.add(job())
+    stored = engine.scheduler.cache.stored
+    own = {len(request.samples) for node in stored if stored[node].fp8 for request in job()
+           if node.tokens.tolist() == request.prompt_token_ids[-node.length :]}  # fmt: skip
+    assert own == {1, 3}
+    engine.end()

@@ -46,6 +46,7 @@ class BlockPool:
         num_blocks: a multiple of `blocks_per_full`.
         block_size: tokens of a block.
         blocks_per_full: how many blocks take the memory of one full-precision block.
+        readers: the most samples whose prompt, where nobody else reads it, lies in single blocks.
 
     Attributes:
         num_free: blocks that nobody owns.
@@ -54,11 +55,14 @@ class BlockPool:
         wasted: places in blocks in use that nobody is going to fill.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, blocks_per_full: int = 1) -> None:
+    def __init__(
+        self, num_blocks: int, block_size: int, blocks_per_full: int = 1, readers: int = 1
+    ) -> None:
         assert num_blocks > 0 and block_size > 0 and num_blocks % blocks_per_full == 0
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.blocks_per_full = blocks_per_full
+        self.readers = readers
         self.num_free = num_blocks
         self.num_free_full_blocks = num_blocks // blocks_per_full
         self.peak_used = 0

@@ -55,7 +55,7 @@ class Paths:
         """Requests that were read together, each with the splits of its path."""
         splits = self.splits([request.tokens for request in requests])
         return [
-            replace(request, splits=ends, alone=request.is_alone)
+            replace(request, splits=ends, alone=request.readers)
             for request, ends in zip(requests, splits, strict=True)
         ]
 

@@ -98,7 +98,9 @@ class PrefixCache(Generic[Kept]):
             prompts,
             joins=joins if wanting else lambda *_: True,
             splits=told or splits,
-            alone=[request.is_alone for request in requests] if self.marks_alone else None,
+            alone=[request.is_alone(self.pool.readers) for request in requests]
+            if self.marks_alone
+            else None,
         )
 
     def plant(self, prompt: Prompt) -> Node:
@@ -229,7 +231,7 @@ class PrefixCache(Generic[Kept]):
         return all(self.stored[node].computed == node.length for node in leaf.path())
 
     def _unplaced(self, node: Node) -> NodeKV:
-        """What one sample alone reads is in FP8 where the cache has such blocks."""
+        """What few samples alone read lies in FP8 or as latents, where the cache has such."""
         fp8 = self.pool.blocks_per_full > 1 and (node.alone or node.fork)
         return NodeKV(1 if fp8 else self.pool.blocks_per_full, fp8)
 

@@ -217,8 +217,8 @@ class Request:
         start where a row would be empty. None: all are wanted.
     text_tokens: how many of the prompt's last tokens are text of structured_outputs that the
         samples go on with, as a fork's do.
-    splits: where the tree of the whole job splits its path, where that is known; alone: whether in
-        that tree one sample alone reads its last node.
+    splits: where the tree of the whole job splits its path, where that is known; alone: how many
+        samples alone read its last node in that tree, as far as it matters; 0 where others do, too.
     stream: what the random streams depend on in place of the key, where that is said.
     fills_context: whether what follows the prompt is never fed, so that the prompt may be as long
         as the context; params then ask for one token.
@@ -235,7 +235,7 @@ class Request:
     keep: bool = False
     splits: Sequence[int] | None = None
     required: int | None = None
-    alone: bool = False
+    alone: int = 0
     logprobs_from: int = 1
     text_tokens: int = 0
     stream: int | None = None
@@ -267,13 +267,17 @@ class Request:
         return self.params.max_tokens is None and self.beam is None
 
     @property
-    def is_alone(self) -> bool:
-        """Whether one sample alone goes on from its prompt, as far as it knows."""
+    def readers(self) -> int:
+        """How many samples go on from its prompt, as far as it knows; 0 where others do, too."""
         if self.splits is not None:
             return self.alone
         if self.beam is not None:
-            return self.rows == 1
-        return self.params.is_greedy or (self.params.n == 1 and len(self.samples) == 1)
+            return self.rows
+        return 1 if self.params.is_greedy else max(self.params.n, len(self.samples))
+
+    def is_alone(self, most: int) -> bool:
+        """Whether at most so many samples go on from its prompt, and no others."""
+        return 0 < self.readers <= most
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import torch
 from sharegen.engine.model.attention.layer_spec import LayerSpec
 from sharegen.engine.model.attention.spreading import latents_per_token
 from sharegen.errors import UsageError
+from sharegen.kernels.cost import most_latent_readers
 from sharegen.kernels.fp8_blocks import FP8Blocks, exponent_bytes
 
 _FP8_CAPABILITY = (8, 9)
@@ -23,12 +24,14 @@ class BlockFormat:
 
     token_bytes: bytes of one token in such a block, in all layers. blocks_per_full: how many of the
     blocks take the memory of one full block; 1 where all blocks are full ones. latents: whether
-    they hold latents.
+    they hold latents. readers: the most samples for which a prompt that they alone read lies in
+    such blocks.
     """
 
     token_bytes: int
     blocks_per_full: int = 1
     latents: bool = False
+    readers: int = 1
 
     @property
     def shared_token_bytes(self) -> int:
@@ -77,7 +80,10 @@ def _of_latents(layers: Sequence[LayerSpec], dtype: torch.dtype) -> BlockFormat 
         return None
     width = latent.width(layers[0].key_size, dtype)
     token = len(layers) * width * dtype.itemsize
-    return BlockFormat(token, latents_per_token(layers[0], dtype), latents=True)
+    spread, first = latents_per_token(layers[0], dtype), layers[0]
+    readers = most_latent_readers(first.num_kv_heads, first.key_size + first.value_size,
+                                  latent.rank, width)  # fmt: skip
+    return BlockFormat(token, spread, latents=True, readers=readers)
 
 
 class KVCache:

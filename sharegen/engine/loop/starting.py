@@ -31,7 +31,9 @@ def scheduler_for(prepared: Prepared, config: EngineConfig, tree: PrefixTree | N
     cache = prepared.cache
     is_plain = cache.blocks_per_full == 1 and not prepared.model.mixers
     return Scheduler(
-        BlockPool(prepared.num_blocks, config.block_size, cache.blocks_per_full),
+        BlockPool(
+            prepared.num_blocks, config.block_size, cache.blocks_per_full, prepared.blocks.readers
+        ),
         max_sequences=prepared.max_sequences,
         context_length=prepared.model.context_length,
         chunk_tokens=prepared.chunk_tokens,

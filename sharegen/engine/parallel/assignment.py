@@ -108,7 +108,8 @@ class Assignment(Generic[W]):
         tree = PrefixTree(self._block_size)
         told = [request.splits for request in requests if request.splits is not None]
         prompts = [request.prompt_token_ids for request in requests]
-        alone = [request.is_alone for request in requests]
+        readers = [request.readers for request in requests]
+        alone = [count > 0 for count in readers]
         leaves = tree.insert(prompts, splits=told or None, alone=alone)
         place = {node: i for i, node in enumerate(tree.nodes())}
         wanted = [i for i, request in enumerate(requests) if request.samples]
@@ -117,7 +118,8 @@ class Assignment(Generic[W]):
         items: list[tuple[_Item, float]] = []
         for i in wanted:
             leaf = leaves[i]
-            request = replace(requests[i], splits=leaf.splits(), alone=leaf.alone)
+            alone_by = readers[i] if leaf.alone else 0
+            request = replace(requests[i], splits=leaf.splits(), alone=alone_by)
             own = 1 if request.beam else min(parts, len(request.samples))
             for part in range(own):
                 samples = request.samples[part::own]

@@ -53,7 +53,7 @@ def test_requests_say_it() -> None:
     """To workers, which hear of some of them alone."""
     request = Request(0, [*SHOTS, 1], SamplingParams(n=1), [0])
     [told] = Paths(4).with_splits([request])
-    assert told.splits == [41] and told.is_alone and told.samples == [0]
+    assert told.splits == [41] and told.is_alone(1) and told.samples == [0]
 
 
 def test_what_was_read_decides_whatever_is_left_to_draw() -> None:

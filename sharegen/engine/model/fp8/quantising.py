@@ -33,9 +33,10 @@ from sharegen.errors import ModelError
 
 _STAY = frozenset({
     "gate", "router", "shared_expert_gate", "altup", "laurel", "per_layer_input_gate",
-    "per_layer_projection",
+    "per_layer_projection", "kv_b_proj",
 })  # fmt: skip
-"""Names of modules, or of what they are part of, that are left as they are."""
+"""Names of modules, or of what they are part of, that are left as they are: the last one spreads
+latents out, and attention over these multiplies by both halves of its weight."""
 
 _SMALL_SHARE = 0.5
 _PIECE = 2**24  # numbers that are quantised at a time
