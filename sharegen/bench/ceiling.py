@@ -13,9 +13,8 @@ from typing import Any
 import torch
 
 from sharegen.engine.engine import Engine
-from sharegen.engine.execute.attention import LATENT_STORES
 from sharegen.engine.execute.back_end import Slots, StoreAndAttend, Stores
-from sharegen.engine.execute.latent_step import LatentStep
+from sharegen.engine.execute.latent_step import LatentStep, latent_stores
 from sharegen.engine.execute.states import StatePool, StepSlots
 from sharegen.engine.model.interface import AttentionContext
 from sharegen.kernels import reference
@@ -60,18 +59,15 @@ class Copies:
 
     def __init__(self, engine: Engine) -> None:
         self.layers, self.cache = engine.model.layers, engine.runner.cache
-        self._latent_stores = LATENT_STORES
         if self.cache.device.type == "cuda":
-            from sharegen.engine.execute.kernel_latents import STORES
             from sharegen.kernels.rotate import rotate_and_store
             from sharegen.kernels.store import store, store_fp8
 
-            self._stores, self._latent_stores = Stores(store, store_fp8, rotate_and_store), STORES
+            self._stores = Stores(store, store_fp8, rotate_and_store)
         else:
             self._stores = Stores(reference.store, reference.store_fp8)
 
-    def update(self, layout: SharedLayout) -> None:
-        pass
+    def update(self, layout: SharedLayout) -> None: ...
 
     def prefill(
         self,
@@ -96,7 +92,6 @@ class Copies:
             caches[-1]()  # puts them where they belong
             return v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
 
-        step = self.layers, self.cache, slots
         if self.cache.latents:  # to spread them out is as much work as to absorb and to raise
-            return LatentStep(*step, self._latent_stores, copy, spreads=True)
-        return StoreAndAttend(*step, stores, copy)
+            return LatentStep(self.layers, self.cache, slots, latent_stores(self.cache), copy, True)
+        return StoreAndAttend(self.layers, self.cache, slots, stores, copy)

@@ -14,15 +14,13 @@ import torch
 
 from sharegen.engine.execute.back_end import Attention, Put, Slots, StoreAndAttend, Stores
 from sharegen.engine.execute.kv_cache import KVCache
-from sharegen.engine.execute.latent_step import LatentStep, LatentStores
+from sharegen.engine.execute.latent_step import LatentStep, latent_stores
 from sharegen.engine.model.attention.layer_spec import LayerSpec
 from sharegen.engine.model.interface import AttentionContext, ValuesOnly
 from sharegen.errors import UsageError
 from sharegen.kernels import flash, latents, reference, reference_latents
 from sharegen.kernels.cost import EACH_ROW, CostModel
 from sharegen.kernels.layout import SharedLayout
-
-LATENT_STORES = LatentStores(reference.store, latents.store_latents)
 
 
 def attention_for(
@@ -195,7 +193,9 @@ class ReferenceAttention:
                 q, k, v, keys, values, plan, chunk_starts, position, fp8=own, scale=scale
             )
 
-        return LatentStep(self.layers, self.cache, slots, LATENT_STORES, attend, spreads=True)
+        return LatentStep(
+            self.layers, self.cache, slots, latent_stores(self.cache), attend, spreads=True
+        )
 
     def _decode_latents(
         self, plan: reference.ReferencePlan, suffix: reference.SuffixPlan, slots: Slots
@@ -206,7 +206,9 @@ class ReferenceAttention:
             put()
             return reference_latents.decode_latents(q, keys, values, own, plan, suffix, scale=scale)
 
-        return LatentStep(self.layers, self.cache, slots, LATENT_STORES, attend, spreads=False)
+        return LatentStep(
+            self.layers, self.cache, slots, latent_stores(self.cache), attend, spreads=False
+        )
 
     def _context(self, slots: Slots, attend: Callable[..., torch.Tensor]) -> AttentionContext:
         stores = Stores(reference.store, reference.store_fp8)

@@ -9,7 +9,7 @@ import torch
 from sharegen.engine.execute.back_end import Put, Slots
 from sharegen.engine.execute.kernel_attention import KernelAttention
 from sharegen.engine.execute.kv_cache import KVCache
-from sharegen.engine.execute.latent_step import LatentStep, LatentStores
+from sharegen.engine.execute.latent_step import LatentStep, latent_stores
 from sharegen.engine.model.attention.layer_spec import LayerSpec
 from sharegen.engine.model.interface import AttentionContext
 from sharegen.kernels import own_latents, tiles
@@ -17,13 +17,9 @@ from sharegen.kernels.cost import LATENT_NODES
 from sharegen.kernels.decode_latents import decode_latents
 from sharegen.kernels.latents import Latents
 from sharegen.kernels.layout import SharedLayout
-from sharegen.kernels.own_latents import store_latents
 from sharegen.kernels.prefill import prefill_attention
 from sharegen.kernels.spread_nodes import SpreadNodes, copied
-from sharegen.kernels.store import store
 from sharegen.kernels.transfer import send
-
-STORES = LatentStores(store, store_latents)
 
 
 def unsupported(
@@ -75,7 +71,9 @@ class KernelLatents(KernelAttention):
                 keys, values = spread.of(keys, values, latents)
             return prefill_attention(q, k, v, keys, values, plan, position, scale=scale)
 
-        return LatentStep(self.layers, self.cache, slots, STORES, attend, spreads=True)
+        return LatentStep(
+            self.layers, self.cache, slots, latent_stores(self.cache), attend, spreads=True
+        )
 
     def decode(
         self,
@@ -93,4 +91,6 @@ class KernelLatents(KernelAttention):
                 q, keys, values, latents, self._plan, *tables, put=put, scale=scale
             )
 
-        return LatentStep(self.layers, self.cache, slots, STORES, attend, spreads=False)
+        return LatentStep(
+            self.layers, self.cache, slots, latent_stores(self.cache), attend, spreads=False
+        )

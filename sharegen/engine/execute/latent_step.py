@@ -10,7 +10,9 @@ import torch
 from sharegen.engine.execute.back_end import Slots
 from sharegen.engine.execute.kv_cache import KVCache
 from sharegen.engine.model.attention.layer_spec import LayerSpec
+from sharegen.kernels import reference
 from sharegen.kernels.latents import Latents
+from sharegen.kernels.latents import store_latents as store_in_torch
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,16 @@ class LatentStores:
 
     full: Callable[..., None]
     latents: Callable[..., None]
+
+
+def latent_stores(cache: KVCache) -> LatentStores:
+    """Kernels on a GPU, which reads with kernels, too; torch's operations on a CPU."""
+    if cache.device.type == "cuda":
+        from sharegen.kernels.own_latents import store_latents
+        from sharegen.kernels.store import store
+
+        return LatentStores(store, store_latents)
+    return LatentStores(reference.store, store_in_torch)
 
 
 @dataclass
