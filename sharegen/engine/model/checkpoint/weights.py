@@ -116,7 +116,7 @@ def _load_form(
     if fp8 is not None:
         model = fp8.finish(model)
     _read(model, device)
-    return model.to(device).eval()
+    return move_to(model, device).eval()
 
 
 def _read(model: PreTrainedModel, device: torch.device) -> None:
@@ -169,7 +169,7 @@ def _load_gguf(
     tell(source.name, f"GGUF ({kinds_of(source.gguf)})", dtype, quantization)
     if quantization is not None:
         return quantise_in_place(model, source.name, device).eval()
-    return model.to(device).eval()
+    return move_to(model, device).eval()
 
 
 def refuse_missing(source: Source, report: dict[str, Any]) -> None:
