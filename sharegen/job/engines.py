@@ -66,7 +66,7 @@ class EngineSpec:
         machine = configuration.machine
         asked, ranks = machine.workers, machine.tensor_parallel_size
         if isinstance(asked, int):
-            count = min(asked, max(1, sum(sampling.samples for sampling in samplings)))
+            count = workers_of(configuration, samplings)
             if count < asked:
                 log(f"--workers {asked}: the job has {count} samples, and takes as many workers")
             asked = count
@@ -104,6 +104,13 @@ def _pays(asked: int | Literal["auto"] | None, samplings: Sequence[Sampling]) ->
     return available_cores() > 1 and (asked == "auto" or is_long)
 
 
+def workers_of(configuration: Configuration, samplings: Sequence[Sampling]) -> int:
+    """The workers that are asked for, no more than there are samples; 1 where it is left open."""
+    asked = configuration.machine.workers
+    samples = max(1, sum(sampling.samples for sampling in samplings))
+    return min(asked, samples) if isinstance(asked, int) else 1
+
+
 @contextmanager
 def begun_early(
     configuration: Configuration, samplings: Sequence[Sampling]
@@ -121,7 +128,7 @@ def begun_early(
             if _pays(machine.workers, samplings):
                 server.begin()
         elif machine.ray is None and machine.workers != "auto":
-            count = min(machine.workers or 1, max(1, sum(each.samples for each in samplings)))
+            count = workers_of(configuration, samplings)
             if count > 1 or ranks > 1:
                 EARLY.begin(WORKER, count, ranks)
         yield server

@@ -13,16 +13,17 @@ from sharegen.workload.configuration import Configuration
 _GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # of NVIDIA, of AMD, of either under Windows
 
 
-def import_engine(configuration: Configuration) -> None:
+def import_engine(configuration: Configuration, computes: bool = True) -> None:
     """Import torch and transformers, as much of them as the job needs.
 
     Nothing that a user can get wrong is found by it: call it when all of that was looked at.
+    computes: whether this process does, and not others alone.
     """
     machine = configuration.machine
     with START.part(IMPORTS):
         keep_names()
-        is_uncompiled = on_cpu(configuration) or machine.compile is False
-        if is_uncompiled and machine.ray is None and machine.tensor_parallel_size == 1:
+        compiles = computes and machine.compile is not False and not on_cpu(configuration)
+        if not compiles and machine.ray is None and machine.tensor_parallel_size == 1:
             import_transformers()
         import sharegen.engine.model.load  # noqa: F401
 

@@ -27,7 +27,7 @@ from sharegen.job.beside import finished_beside
 from sharegen.job.compile_rule import shape_of, shape_on_disk, with_compile
 from sharegen.job.counts import added
 from sharegen.job.drawn_again import DrawnAgain, draw_again
-from sharegen.job.engines import EngineSpec, sampling_params, start
+from sharegen.job.engines import EngineSpec, sampling_params, start, workers_of
 from sharegen.job.environment import environment
 from sharegen.job.imports import import_engine, on_cpu
 from sharegen.job.job_content import JobContent, of_ranks
@@ -111,7 +111,8 @@ class LoadedJob:
             read_ahead(model)
         if not on_cpu(configuration):
             configuration = with_compile(configuration, samplings, shape_on_disk(configuration))
-        import_engine(configuration)  # before what imports all of it
+        computes = workers_of(configuration, samplings) == 1
+        import_engine(configuration, computes)  # before what imports all of it
         from sharegen.engine.config import EngineConfig
         from sharegen.engine.verifying import Verification
 

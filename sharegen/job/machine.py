@@ -37,7 +37,7 @@ def load(
     model that is cut among ranks it is the first one's part, of which only the shapes are ever
     asked for here.
     """
-    import_engine(configuration)
+    import_engine(configuration, computes=weights)
     from sharegen.engine.model.checkpoint.source import resolve_device
     from sharegen.engine.model.load import load_model
     from sharegen.engine.model.tensor_parallel.ranks import Ranks
