@@ -85,6 +85,7 @@ class LLM:
         token ids need none.
     dtype: "float" and "half" are float32 and float16; torch's own dtypes are taken, too. A loaded
         model is computed in its own with "auto", and with copies of its weights in another one.
+    quantization: A loaded model is computed with FP8 copies of its large weights.
     revision: Its tokenizer is read at the same.
     kv_cache_memory: By default a share of a CPU's memory, and all of a GPU's that is free or, with
         gpu_memory_utilization, what model, steps and cache may take of it together.
