@@ -31,7 +31,9 @@ def bound(host: str, port: int, limits: Limits) -> socket.socket:
     Whoever takes nothing of an answer for a while, or has vanished, is dropped by the system.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    found = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio sends at once, and not when the client has confirmed what came before, only where the
+    # protocol is named.
+    found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):

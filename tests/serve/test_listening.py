@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from contextlib import closing
 from typing import Any
 
@@ -23,3 +25,26 @@ def test_it_ends_when_it_was_told_so_before_it_began() -> None:
         listener.start()
         listener.join(60)
         assert listener.is_over
+
+
+async def whether_at_once(scope: Any, receive: Any, send: Any) -> None:
+    """Say of the connection that asks whether it waits for confirmations."""
+    transports = asyncio.get_running_loop()._transports.values()  # type: ignore[attr-defined]
+    [transport] = [each for each in transports if each.get_extra_info("peername")]
+    found = transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    await send({"type": "http.response.start", "status": 200 if found else 500, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def test_answers_wait_for_no_confirmation() -> None:
+    """Which a client delays by 40 ms, where an answer comes in two pieces."""
+    with closing(bound("127.0.0.1", 0, Limits())) as sock:
+        listener = Listener(whether_at_once, sock, Limits())
+        listener.start()
+        try:
+            with socket.create_connection(sock.getsockname(), timeout=60) as client:
+                client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                assert client.recv(4096).startswith(b"HTTP/1.1 200")
+        finally:
+            listener.end()
+            listener.join(60)
