@@ -600,6 +600,10 @@ def serve_load(
     at_once: Annotated[int, typer.Option(min=1, help="Requests under way at once.")] = 1000,
     samples: Annotated[int, typer.Option(min=1, help="Requests of each prompt.")] = 8,
     max_tokens: Annotated[int, typer.Option(min=2, help="Tokens of each answer.")] = 128,
+    processes: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help="Processes that ask together (repeatable). 1."),
+    ] = None,
     clients: Annotated[
         list[int] | None,
         typer.Option(min=1, help="Clients of the table of latencies (repeatable). 1, 8 and 64."),
@@ -626,5 +630,5 @@ def serve_load(
     from benchmarks.serve_load import serve_load as run
 
     load = Load(model, requests, at_once, samples, max_tokens)
-    for found in run(load, clients or (), rate or (), flag or (), commit):
+    for found in run(load, processes or (), clients or (), rate or (), flag or (), commit):
         typer.echo(json.dumps(found))

@@ -16,7 +16,10 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +36,7 @@ _DATA = RECIPES / "tinymath"
 _SHOTS = 10
 _COUNTS = (
     "prompt_tokens_total", "prompt_tokens_computed_total", "prefill_steps_total",
-    "decode_steps_total",
+    "decode_steps_total", "prefill_seconds_total", "decode_seconds_total",
 )  # fmt: skip
 _CLIENTS = (1, 8, 64)
 _ARRIVING = 48  # requests of each rate
@@ -62,6 +65,7 @@ class Load:
 
 def serve_load(
     load: Load,
+    processes: Sequence[int],
     clients: Sequence[int],
     rates: Sequence[float],
     flags: Sequence[str],
@@ -69,14 +73,21 @@ def serve_load(
 ) -> Iterator[dict[str, Any]]:
     """What was measured, each as soon as it is known, and last of all the whole as a measurement.
 
-    flags: of `sharegen serve`. commit: of the code, where there is no clone to ask.
+    processes: that ask together, each its part of all, one number after the other; the first one's
+    rate is the measurement's. flags: of `sharegen serve`. commit: of the code, where there is no
+    clone to ask.
     """
     machine = find_machine(commit)
     prompts, model = load.prompts(), load.model
     with spawned(model, *flags) as server:
-        asyncio.run(_together(server, load, prompts[:2]))  # what is first is slow
-        rate = _rate(server, load, prompts)
-        yield rate
+        warm = [f"So far: {prompt}" for prompt in prompts]  # which share nothing with the others
+        _rate(server, load, warm, 1)  # kernels are compiled and graphs captured by the first load
+        measured: list[dict[str, Any]] = []
+        for count in processes or (1,):
+            again = prompts if not measured else [f"{count}: {prompt}" for prompt in prompts]
+            measured.append(_rate(server, load, again, count))
+            yield measured[-1]
+        rate = measured[0]
         latencies = []
         for count in clients or _CLIENTS:
             latencies.append(asyncio.run(_latencies(server, load, prompts, count)))
@@ -108,7 +119,7 @@ def serve_load(
             seconds=rate["seconds"], call_tokens_per_second=call, latencies=tuple(latencies),
             arrivals=tuple(arrivals),
         ),
-        printed=rate,
+        printed=measured,
     )  # fmt: skip
     yield found.model_dump(mode="json", exclude_defaults=True)
 
@@ -119,18 +130,24 @@ def _gpus_of(flags: Sequence[str]) -> int:
     return math.prod(int(said.get(name, 1)) for name in ("--workers", "--tensor-parallel-size"))
 
 
-def _rate(server: Spawned, load: Load, prompts: list[str]) -> dict[str, Any]:
+def _rate(server: Spawned, load: Load, prompts: list[str], processes: int) -> dict[str, Any]:
     """What all requests took, and what the server counted meanwhile."""
-    before, cpu, own_cpu = server.metrics(), server.cpu_seconds, time.process_time()
-    seconds, tokens = asyncio.run(_together(server, load, prompts))
-    own_cpu, server_cpu = time.process_time() - own_cpu, server.cpu_seconds - cpu
-    after = server.metrics()
+    before, cpu, start = server.metrics(), server.cpu_seconds, time.perf_counter()
+    each = -(-len(prompts) // processes)
+    parts = [prompts[at : at + each] for at in range(0, len(prompts), each)]
+    own = replace(load, at_once=-(-load.at_once // processes))
+    with ProcessPoolExecutor(len(parts), get_context("fork")) as clients:
+        asked = list(clients.map(partial(_ask, server, own), parts))
+    seconds = time.perf_counter() - start
+    tokens, own_cpu = sum(tokens for tokens, _ in asked), sum(used for _, used in asked)
+    server_cpu, after = server.cpu_seconds - cpu, server.metrics()
     counts = {
         name.removesuffix("_total"): after[f"sharegen_{name}"] - before[f"sharegen_{name}"]
         for name in _COUNTS
     }
     return {
-        **asdict(load), "seconds": seconds, "tokens": tokens, "tokens_per_second": tokens / seconds,
+        **asdict(load), "processes": processes,
+        "seconds": seconds, "tokens": tokens, "tokens_per_second": tokens / seconds,
         "cpu_seconds": round(server_cpu, 2), "client_cpu_seconds": round(own_cpu, 2), **counts,
     }  # fmt: skip
 
@@ -148,8 +165,14 @@ def _rows(name: str) -> list[tuple[str, str]]:
     return [(row["question"], row["answer"]) for row in map(json.loads, lines)]
 
 
-async def _together(server: Spawned, load: Load, prompts: list[str]) -> tuple[float, int]:
-    """Seconds and tokens of requests, of which so many are always under way."""
+def _ask(server: Spawned, load: Load, prompts: list[str]) -> tuple[int, float]:
+    """The tokens of requests, and the processor time that asking took."""
+    start = time.process_time()
+    return asyncio.run(_together(server, load, prompts)), time.process_time() - start
+
+
+async def _together(server: Spawned, load: Load, prompts: list[str]) -> int:
+    """The tokens of requests, of which so many are always under way."""
     room = asyncio.Semaphore(load.at_once)
 
     async def ask(client: AsyncOpenAI, prompt: str) -> int:
@@ -162,10 +185,7 @@ async def _together(server: Spawned, load: Load, prompts: list[str]) -> tuple[fl
         return answer.usage.completion_tokens
 
     async with AsyncOpenAI(base_url=server.url, api_key="none", timeout=3600) as client:
-        start = time.perf_counter()
-        tokens = await asyncio.gather(*(ask(client, prompt) for prompt in prompts))
-        seconds = time.perf_counter() - start
-    return seconds, sum(tokens)
+        return sum(await asyncio.gather(*(ask(client, prompt) for prompt in prompts)))
 
 
 async def _latencies(server: Spawned, load: Load, prompts: list[str], clients: int) -> Latency:
@@ -235,7 +255,7 @@ def _by_llm(load: Load, prompts: list[str]) -> tuple[float, int]:
     each = load.samples_of_a_prompt
     params = SamplingParams(n=each, max_tokens=load.max_tokens, ignore_eos=True)
     with LLM(_DATA / "model" if load.model == "tinymath" else load.model) as llm:
-        llm.generate(prompts[:1], params)
+        llm.generate(prompts[::each], params)
         llm.reset_prefix_cache()
         start = time.perf_counter()
         outputs = llm.generate(prompts[::each], params)
