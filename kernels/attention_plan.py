@@ -61,9 +61,11 @@ _ITEM_COST = 2.5  # to start an item and write its partials
 _MERGE_COST = 0.006  # of the whole device, to read back one row's partial of 4,096 values
 _SPLITS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64])
 
-CUT = 4096
-"""Tokens of an item of a deterministic plan, which begins at a multiple of them: few enough that
-few rows below a long document fill the device, and so many that cutting costs many rows little."""
+CUTS = (512, 1024, 2048)
+CUT = 2048
+"""Where the items of a deterministic plan begin, in tokens of a row's context: at these places, and
+then at every so many tokens. Few rows below a prompt of usual length fill more of the device so,
+and many rows below a long document have few partials each."""
 
 OWN_CUT = 1024
 """Own tokens of a row that a program reads in a deterministic plan."""
@@ -336,16 +338,24 @@ def work_list(
     # Cut where an item ends.
     if slots is None:
         start = layout.position[node].astype(np.int64) // tile.keys
-        splits, length = _cut_at_positions(band, start + tiles, num_bands, tile)
+        cuts = _cuts(int((start + tiles).max(initial=0)), tile)
+        item, last = (np.searchsorted(cuts, at, "right") - 1 for at in (start, start + tiles - 1))
+        splits = np.zeros(num_bands, dtype=np.int64)
+        np.maximum.at(splits, band, last + 1)  # what is above a node is in its bands, too
     else:
         splits, length = split_bands(total, shape, tile, slots)
-    length = length[band]
-    item = start // length
-    segment, within = _expand((start + tiles - 1) // length - item + 1)
+        length = length[band]
+        item, last = start // length, (start + tiles - 1) // length
+    segment, within = _expand(last - item + 1)
     node, band, start, tiles = node[segment], band[segment], start[segment], tiles[segment]
-    item, length = item[segment] + within, length[segment]
-    begin = np.maximum(item * length - start, 0) * tile.keys
-    end = np.minimum((item + 1) * length - start, tiles) * tile.keys
+    item = item[segment] + within
+    if slots is None:
+        lower, upper = cuts[item], cuts[item + 1]
+    else:
+        length = length[segment]
+        lower, upper = item * length, (item + 1) * length
+    begin = np.maximum(lower - start, 0) * tile.keys
+    end = np.minimum(upper - start, tiles) * tile.keys
     own = (np.cumsum(splits) - splits)[band] + item
     if slots is None:  # nodes beside each other have items in common
         by_item = np.argsort(own, kind="stable")
@@ -427,18 +437,11 @@ def _expand(counts: npt.NDArray[np.integer]) -> tuple[_Int, _Int]:
     return index, np.arange(len(index)) - (np.cumsum(counts) - counts)[index]
 
 
-def _cut_at_positions(
-    band: _Int, end: _Int, num_bands: int, tile: Tile
-) -> tuple[_Int, npt.NDArray[np.int64]]:
-    """Return what `split_bands` does, for cuts at the multiples of `CUT` tokens.
-
-    band, end: of each node in a band, the tile after its last one, counted from position 0. Nodes
-    above it are in the band, too, so that no item between is empty.
-    """
-    length = max(1, CUT // tile.keys)
-    splits = np.zeros(num_bands, dtype=np.int64)
-    np.maximum.at(splits, band, -(-end // length))
-    return splits, np.full(num_bands, length, dtype=np.int64)
+def _cuts(end: int, tile: Tile) -> _Int:
+    """The tiles at which items begin, and the end of the last: `CUTS`, up to `end` tiles."""
+    most = end * tile.keys
+    further = range(CUTS[-1] + CUT, most + CUT, CUT)
+    return np.array([0, *CUTS, *further], dtype=np.int64) // tile.keys
 
 
 def split_bands(tiles: _Int, shape: AttentionShape, tile: Tile, slots: int) -> tuple[_Int, _Int]:

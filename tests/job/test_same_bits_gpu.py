@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +14,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3MoeConfig, Qwen3NextConfig
 
+from sharegen.engine.config import EngineConfig
+from sharegen.engine.core.lengths import Lengths
+from sharegen.engine.core.request import Request, SamplingParams
+from sharegen.engine.engine import Engine
+from sharegen.engine.model.load import load_model
 from sharegen.job.interrupt import Interrupted
 from sharegen.job.run_job import run_job
 from sharegen.job.watcher import Watcher
@@ -131,3 +138,35 @@ def test_a_journal_is_the_same_whatever_the_batch_was(
     run_job(configure(place, max_sequences=512, **how), more)
     note("samples extended", more)
     assert not any(differing.values()), differing
+
+
+def test_pool_sizes_and_orders_of_arrival(place: Path) -> None:
+    """A fuzz: every sample has its bits in an engine of any size, whatever comes first."""
+    rng = random.Random(0)
+    shared = [rng.randrange(5, 300) for _ in range(900)]
+    params = SamplingParams(max_tokens=60, temperature=1.0)
+    requests = []
+    for i in range(40):
+        own = [rng.randrange(5, 300) for _ in range(rng.randrange(1, 200))]
+        prompt = shared[: rng.choice([0, 300, 900])] + own
+        requests.append(Request(i, prompt, params, range(rng.choice([1, 2, 7, 30]))))
+    seen: dict[tuple[int, int], tuple[list[int], float]] = {}
+    differing = set()
+    for turn in range(4):
+        config = EngineConfig(
+            max_sequences=rng.choice([16, 100, 500]) if turn else 1024,
+            kv_cache_memory=rng.choice([24, 40, 200]) << 20 if turn else 1 << 30,
+            prefill_tokens=rng.choice([1024, 2000, 8192]),
+            swap_space=rng.choice([0.0, 0.25]) if turn else 0.0,
+            deterministic=True,
+        )
+        model = load_model(str(place), device="cuda", dtype="bfloat16")
+        engine = Engine(model, None, config)
+        rng.shuffle(requests)
+        for done in engine.generate(requests, lengths=Lengths(ended=Counter({2: 1 << 20}))):
+            found = done.token_ids, done.cumulative_logprob
+            key = done.request.key, done.sample
+            if seen.setdefault(key, found) != found:
+                differing.add(key)
+        engine.close()
+    assert not differing, f"{len(differing)} of {len(seen)}"

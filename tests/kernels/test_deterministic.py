@@ -39,6 +39,7 @@ DTYPE = torch.bfloat16 if ON_GPU else torch.float32
 def short_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Contexts that the interpreter can do are cut, too."""
     if not ON_GPU:
+        monkeypatch.setattr(attention_plan, "CUTS", (32, 80))
         monkeypatch.setattr(attention_plan, "CUT", 64)
         monkeypatch.setattr(suffix, "OWN_CUT", 32)
 
