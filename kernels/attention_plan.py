@@ -68,7 +68,9 @@ then at every so many tokens. Few rows below a prompt of usual length fill more 
 and many rows below a long document have few partials each."""
 
 OWN_CUT = 1024
-"""Own tokens of a row that a program reads in a deterministic plan."""
+OWN_PARTS = 4
+"""Own tokens of a row that a program reads in a deterministic plan, and programs of a row at most,
+of which the last one reads what is left."""
 
 # Shared tokens of a row, from which the shared phase lasts so long beside the suffixes that it
 # should run at its own best speed, and up to which it should leave them room. Between the two

@@ -16,7 +16,12 @@ import torch
 import triton
 import triton.language as tl
 
-from sharegen.kernels.attention_plan import OWN_CUT, UNSHARED_FIELDS, AttentionPlan
+from sharegen.kernels.attention_plan import (
+    OWN_CUT,
+    OWN_PARTS,
+    UNSHARED_FIELDS,
+    AttentionPlan,
+)
 from sharegen.kernels.fp8_blocks import FP8Blocks
 from sharegen.kernels.fp8_rows import FP8Rows
 from sharegen.kernels.merge import merge_into_rows, merge_partials
@@ -115,7 +120,8 @@ def _part(length, lowest, split, num_splits, is_own, LIMIT: tl.constexpr, SPLIT:
           CUT: tl.constexpr, BLOCK_N: tl.constexpr):  # fmt: skip
     """[begin, end): what program `split` reads of so many tokens, from the one seen first on.
 
-    CUT: 0, or the own tokens that each program reads; then nodes are the first program's.
+    CUT: 0, or the own tokens that each program reads, and the last one what is left; then nodes are
+    the first program's.
     """
     begin = length * 0
     end = length
@@ -123,7 +129,8 @@ def _part(length, lowest, split, num_splits, is_own, LIMIT: tl.constexpr, SPLIT:
         begin = tl.minimum(tl.maximum(lowest, 0) // BLOCK_N * BLOCK_N, end)
     if CUT > 0:
         first = tl.where(is_own, split * CUT, 0)
-        last = tl.where(is_own, first + CUT, tl.where(split == 0, end, 0))
+        more = is_own & (split < num_splits - 1)
+        last = tl.where(more, first + CUT, tl.where(is_own | (split == 0), end, 0))
         end = tl.minimum(last, end)
         begin = tl.minimum(tl.maximum(begin, first), end)
     elif SPLIT:
@@ -264,6 +271,11 @@ def _suffix_kernel(
     o_dv = tl.arange(0, BLOCK_DV)
     alive = o_m < GROUP
     head = kv_head * GROUP + o_m
+    if CUT > 0:  # most rows have nothing for the further programs, for few are so long
+        if (split > 0) & (position - prefix_length < split * CUT):
+            p_lse = lse_ptr + (row * num_splits + split) * NUM_HEADS + head
+            tl.store(p_lse, tl.full([BLOCK_M], float("-inf"), tl.float32), mask=alive)
+            return
     written = alive[:, None] & (o_dv < VALUE_SIZE)[None, :]
     p_q = q_ptr + row * stride_qr + kv_head * GROUP * stride_qh
     q = _queries(p_q, stride_qh, GROUP, KEY_SIZE, LINES, BLOCK_DK)
@@ -409,7 +421,7 @@ def suffix_attention(
         for cache in (k_cache, v_cache, *(() if fp8 is None else (fp8.keys, fp8.values)))
     )
     if plan.deterministic:
-        splits = -(-block_tables.shape[1] * shape.block_size // OWN_CUT)
+        splits = min(OWN_PARTS, -(-block_tables.shape[1] * shape.block_size // OWN_CUT))
     else:
         splits = num_splits or _num_splits(num_rows * shape.num_kv_heads, plan.device, tile)
     partial = splits > 1 or beside is not None or rows is not None

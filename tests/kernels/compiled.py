@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
@@ -49,6 +50,7 @@ from sharegen.kernels.tiles import AttentionShape
 TARGET = GPUTarget("cuda", 90, 32)
 CPU = torch.device("cpu")
 CASE = Case(8, 2, 64, 32, 2, 8, 40)
+LONG = Case(8, 2, 64, 32, 2, 2, 2500)
 MANY = Case(8, 2, 64, 32, 2, 128, 40)  # rows, for which the shared phase has a kernel of its own
 HOW: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -89,6 +91,18 @@ def decode(case: Case, rows: bool = False, dtype: torch.dtype = torch.bfloat16, 
             *tensors.inputs(plan), fp8=tensors.fp8, scale=tensors.scale,
             rows=where if rows else None, **how,
         )  # fmt: skip
+
+
+def deterministic() -> None:
+    """Decodes with own tokens that are cut at fixed places, on what is said to be a Hopper card."""
+    shared_hopper.is_hopper = lambda device: True
+    for case in (LONG, replace(LONG, fp8=True)):
+        tensors = Tensors(case, CPU)
+        for alone in (False, True):
+            plan = AttentionPlan(tensors.shape, case.rows, CPU, deterministic=True)
+            count = tensors.layout.num_nodes
+            plan.update(replace(tensors.layout, alone=np.full(count, alone)))
+            decode_attention(*tensors.inputs(plan), fp8=tensors.fp8, scale=tensors.scale)
 
 
 def prefill(**how: Any) -> None:
@@ -205,6 +219,7 @@ CASES: dict[str, Callable[[], None]] = {
     "unsplit": unsplit,
     "between": between,
     "prefill": prefill,
+    "deterministic": deterministic,
     "fp8 into rows": lambda: decode(replace(CASE, fp8=True), rows=True),
 }
 for _name, _how in HOW.items():

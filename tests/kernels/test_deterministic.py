@@ -41,7 +41,8 @@ def short_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
     if not ON_GPU:
         monkeypatch.setattr(attention_plan, "CUTS", (32, 80))
         monkeypatch.setattr(attention_plan, "CUT", 64)
-        monkeypatch.setattr(suffix, "OWN_CUT", 32)
+        monkeypatch.setattr(suffix, "OWN_CUT", 16)
+        monkeypatch.setattr(suffix, "OWN_PARTS", 3)
 
 
 def with_nodes(layout: SharedLayout, nodes: list[int], **changes: Any) -> SharedLayout:
