@@ -271,7 +271,8 @@ def _suffix_kernel(
     o_dv = tl.arange(0, BLOCK_DV)
     alive = o_m < GROUP
     head = kv_head * GROUP + o_m
-    if CUT > 0:  # most rows have nothing for the further programs, for few are so long
+    if CUT > 0:  # noqa: SIM102 - decided when compiled, what is below by the row
+        # Most rows have nothing for the further programs: few are so long.
         if (split > 0) & (position - prefix_length < split * CUT):
             p_lse = lse_ptr + (row * num_splits + split) * NUM_HEADS + head
             tl.store(p_lse, tl.full([BLOCK_M], float("-inf"), tl.float32), mask=alive)
