@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import runpy
@@ -49,6 +50,15 @@ def test_the_search_beats_the_vote_at_as_many_tokens(tmp_path: Path) -> None:
     assert share(said, "search") > share(said, "vote")
     search, vote = (int(n.replace(",", "")) for n in re.findall(r"tokens ([\d,]+)", said))
     assert search <= vote  # the vote's are rounded up
+
+
+@pytest.mark.slow
+@pytest.mark.turn(10)
+@pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="needs trl")
+def test_grpo_trains(tmp_path: Path) -> None:
+    """That its accuracy rises takes minutes: docs/guides/training.md has what it came to."""
+    said = run("grpo_arithmetic.py", "--steps", "1", "--held-out", "8", folder=tmp_path)
+    assert share(said, "before") > 30 and share(said, "after") > 30
 
 
 @pytest.mark.slow
