@@ -13,7 +13,7 @@ from transformers import TrainerCallback
 from sharegen.common.log import log
 from sharegen.engine.core.random_key import row_key
 from sharegen.engine.core.request import SamplingParams
-from sharegen.errors import SharegenError
+from sharegen.errors import RequestError, SharegenError
 from sharegen.llm import LLM
 from sharegen.outputs import RequestOutput
 from sharegen.trl.settings import mismatches
@@ -25,6 +25,17 @@ open, and the next one over the same module closes it."""
 
 class RolloutError(SharegenError):
     """A completion that a trainer cannot learn from: the model's logits were no distribution."""
+
+
+def _refuse_too_long(prompts: Sequence[list[int]], llm: LLM) -> None:
+    """Raise RequestError for a prompt that leaves no room, by its text: a trainer shuffles them."""
+    longest = max(prompts, key=len)
+    if len(longest) >= llm.context_length:
+        text = llm.get_tokenizer().decode(longest[:40])[:80]
+        raise RequestError(
+            f"a prompt has {len(longest):,} tokens and the model's context {llm.context_length:,}: "
+            f"leave it out of the dataset; it begins with {text!r}"
+        )
 
 
 class LiveEngine(TrainerCallback):
@@ -79,6 +90,7 @@ class LiveEngine(TrainerCallback):
             if step != self._step:
                 self._llm.weights_changed()
             self._step = step
+            _refuse_too_long(prompts, self._llm)
             asked = [{"prompt_token_ids": ids} for ids in prompts]
             outputs = self._llm.generate(asked, list(params), use_tqdm=False)  # type: ignore[arg-type]
             samples = chain.from_iterable(each.outputs for each in outputs)

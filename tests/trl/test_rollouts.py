@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from sharegen.engine.model.lending import is_lent
-from sharegen.errors import SharegenError, UsageError
+from sharegen.errors import RequestError, SharegenError, UsageError
 from sharegen.trl.live import LiveEngine
 from tests.trl.trainers import Kept, grpo
 
@@ -53,6 +53,12 @@ def test_log_probabilities_are_of_the_distribution_that_was_drawn_from(tmp_path:
 def test_what_is_not_served_is_refused_at_the_first_rollout(tmp_path: Path) -> None:
     trainer = grpo(tmp_path, Kept(), generation_kwargs={"num_beams": 2})
     with pytest.raises(UsageError, match="generation_kwargs has 'num_beams'"):
+        trainer.train()
+
+
+def test_a_prompt_that_leaves_no_room_is_named_by_its_text(tmp_path: Path) -> None:
+    trainer = grpo(tmp_path, Kept(), ("Tom has 1 2 3" + " 4" * 2100, "1"))
+    with pytest.raises(RequestError, match=r"2,1.. tokens and.*2,048: leave.*begins with '<s>T"):
         trainer.train()
 
 
