@@ -6,7 +6,7 @@ import os
 import sys
 
 from sharegen.common.start_clock import IMPORTS, START
-from sharegen.engine.model.starting.kept_names import keep_names
+from sharegen.engine.model.compile.kept_code import begin_to_hash_triton
 from sharegen.engine.model.starting.lean_imports import import_transformers
 from sharegen.workload.configuration import Configuration
 
@@ -21,11 +21,12 @@ def import_engine(configuration: Configuration, computes: bool = True) -> None:
     """
     machine = configuration.machine
     with START.part(IMPORTS):
-        keep_names()
         compiles = computes and machine.compile is not False and not on_cpu(configuration)
-        if not compiles and machine.ray is None and machine.tensor_parallel_size == 1:
-            import_transformers()
+        alone = machine.ray is None and machine.tensor_parallel_size == 1
+        import_transformers(compiles=compiles or not alone)
         import sharegen.engine.model.load  # noqa: F401
+    if computes and not on_cpu(configuration):
+        begin_to_hash_triton()
 
 
 def on_cpu(configuration: Configuration) -> bool:

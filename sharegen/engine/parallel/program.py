@@ -14,8 +14,8 @@ import signal
 import sys
 
 from sharegen.common.start_clock import IMPORTS, START
-from sharegen.engine.model.starting.kept_names import keep_names
-from sharegen.engine.parallel.early import EARLY, RANK
+from sharegen.engine.model.starting.lean_imports import import_transformers
+from sharegen.engine.parallel.early import EARLY, RANK, WORKER
 
 
 def _end_with_parent() -> None:
@@ -41,6 +41,7 @@ if __name__ == "__main__":
     with START.part(IMPORTS):
         if int(_ranks) > 1:
             EARLY.begin(RANK, int(_ranks) - 1)
-        keep_names()
+        if _module in (WORKER, RANK):
+            import_transformers(compiles=True)
         _program = importlib.import_module(_module)
     _program.main(int(_descriptor))

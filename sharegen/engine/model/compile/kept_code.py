@@ -9,12 +9,14 @@ what does not load they compile again.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
 import re
 import sys
 import tempfile
+import threading
 from importlib import metadata
 from pathlib import Path
 
@@ -23,6 +25,21 @@ from sharegen.common.cache_folder import trim, usable_folder
 _LIMIT = 4 << 30  # bytes, of all versions and cards together
 _LEVELS = 3  # a version, who compiled it, one piece of code
 _SETTINGS = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
+
+
+def begin_to_hash_triton() -> None:
+    """Let a thread compute what Triton names all its code by, while weights are read.
+
+    It is a hash of Triton's own files, which takes half a second, and is kept in the process.
+    """
+    threading.Thread(target=_hash_triton, daemon=True).start()
+
+
+def _hash_triton() -> None:
+    with contextlib.suppress(ImportError, OSError):  # another version, which does it elsewhere
+        from triton.runtime.cache import triton_key
+
+        triton_key()
 
 
 def keep_compiled_code(card: str) -> Path | None:

@@ -1,10 +1,11 @@
-"""transformers as a process that computes on a CPU needs it, without what it only names.
+"""transformers as a job needs it, without what it only names.
 
 `transformers.modeling_utils` brings torch's compiler (its decorators, one context manager) and
-DTensors (with SymPy), a third of all that is imported. A CPU's steps use neither: nothing is
-compiled there, and one process has the whole model. Nor has a job losses, which bring SciPy. This
-is for processes of our own, the command's and the workers'; in a user's own process, who may
-compile or shard after us, all is as ever.
+DTensors (with SymPy), a third of all that is imported. Where nothing is compiled, as on a CPU, and
+one process has the whole model, steps use neither. Nor has a job losses, assisted generation and
+images, which bring SciPy, scikit-learn and torchvision, with the compiler again. This is for
+processes of our own, the command's and the workers'; in a user's own process, who may compile or
+shard after us, all is as ever.
 """
 
 from __future__ import annotations
@@ -27,28 +28,36 @@ _MODELS = (
     "transformers.generation.utils",
     "transformers.models.auto.modeling_auto",
 )  # what a model's own code begins with
+_LIBRARIES = (
+    "is_scipy_available",
+    "is_sklearn_available",
+    "is_torchvision_available",
+    "is_torchvision_v2_available",
+)  # that a job's text needs nothing of
 _COMPILER = "torch._dynamo"
 _INDEXING = "torch._dynamo._trace_wrapped_higher_order_op"
 
 
-def import_transformers() -> None:
-    """Import what loading any model begins with; whole, where it does not go without the rest."""
+def import_transformers(compiles: bool = False) -> None:
+    """Import what loading any model begins with; whole, where it does not go without the rest.
+
+    compiles: whether the compiler and DTensors will be needed.
+    """
     if _MODELS[0] in sys.modules:
         return
     keep_names()
     import torch
     import transformers.utils
 
-    if _COMPILER in sys.modules:  # somebody has it already
-        _import_models()
-        return
     before = set(sys.modules)
-    stand_in = _Compiler(torch)
+    has_compiler = compiles or _COMPILER in sys.modules  # or somebody has it already
+    stand_in = None if has_compiler else _Compiler(torch)
     try:
-        with _left_out(torch, transformers):
+        with _left_out(torch, transformers, has_compiler):
             _import_models()
     except Exception:  # a version that uses more at once: as if nothing had been tried
-        stand_in.leave()
+        if stand_in is not None:
+            stand_in.leave()
         for name in set(sys.modules) - before:
             if name.partition(".")[0] == "transformers":
                 del sys.modules[name]
@@ -119,12 +128,17 @@ class _Submodules(MetaPathFinder, Loader):
 
 
 @contextmanager
-def _left_out(torch: Any, transformers: Any) -> Iterator[None]:
-    """Nothing is marked for the compiler and nothing else found, while this is open."""
+def _left_out(torch: Any, transformers: Any, has_compiler: bool) -> Iterator[None]:
+    """Libraries are not found while this is open, and nothing is marked for a compiler that is not
+    there.
+    """
     with ExitStack() as undo:
-        _replace(undo, torch.compiler, "disable", _unmarked)
-        _replace(undo, torch.distributed, "is_available", _is_not_available)
-        _replace(undo, transformers.utils, "is_scipy_available", _is_not_available)
+        if not has_compiler:
+            _replace(undo, torch.compiler, "disable", _unmarked)
+            _replace(undo, torch.distributed, "is_available", _is_not_available)
+        for name in _LIBRARIES:
+            if hasattr(transformers.utils, name):
+                _replace(undo, transformers.utils, name, _is_not_available)
         yield
 
 
