@@ -289,14 +289,17 @@ def host(
     rows: Rows = 1024,
     samples: Annotated[int, typer.Option(min=1, help="Samples of each prompt.")] = 1,
     ends: Annotated[int, typer.Option(min=1, max=64, help="Rows that end in every step.")] = 1,
+    stop: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="A stop string (repeatable).")
+    ] = None,
 ) -> None:
     """Time what the host does in a decoding step, without a model and without a GPU.
 
-    Example: python -m benchmarks host --rows 4096 --samples 1024 --ends 32
+    Example: python -m benchmarks host --rows 4096 --samples 1024 --ends 32 --stop Question:
     """
     from benchmarks.host import bench_host
 
-    typer.echo(json.dumps(bench_host(rows, samples, ends)))
+    typer.echo(json.dumps(bench_host(rows, samples, ends, stop or ())))
 
 
 @app.command("journal", cls=Command)

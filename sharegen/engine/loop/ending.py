@@ -8,7 +8,7 @@ from typing import Any
 
 from sharegen.engine.core.request import Completion, FinishReason, TokenLogprobs
 from sharegen.engine.schedule.sequence import SequenceGroup
-from sharegen.engine.text.detokenize import completion_text
+from sharegen.engine.text.detokenize import Context, prompt_tail
 from sharegen.engine.text.stopping import Stops, end_tokens
 
 
@@ -93,7 +93,7 @@ class Endings:
         if text is None and self.tokenizer is not None and params.detokenize:
             shown = drawn.tokens[:-1] if ending.hidden else drawn.tokens
             special = not params.skip_special_tokens
-            text = completion_text(self.tokenizer, group.request.prompt_token_ids, shown, special)
+            text = self._context_of(group, special).text_of(self.tokenizer, shown)
             if isinstance(ending.stop_reason, str) and not ending.hidden and not special:
                 text += ending.stop_reason  # a special token, which decoding left out
         return Completion(
@@ -109,6 +109,14 @@ class Endings:
             num_cached_tokens=group.num_cached or 0,
             score=drawn.score,
         )
+
+    def _context_of(self, group: SequenceGroup, special: bool) -> Context:
+        """What the texts of all samples of the group follow."""
+        if group.context is None:
+            tail = prompt_tail(self.tokenizer, group.request.prompt_token_ids)
+            group.context = Context.of(self.tokenizer, tail, special)
+        found: Context = group.context
+        return found
 
     def failure(self, group: SequenceGroup, sample: int, drawn: OfSample, error: str) -> Completion:
         """What becomes of a sample of which nothing more can be drawn."""

@@ -29,12 +29,13 @@ class SequenceGroup:
     are drawn, the sequences that are not finished. place: among the groups that were drawn.
     search: where the request is a beam search, which is drawn as one sample, the first; beams:
     then the sequences of that sample, one a beam, which run, wait and end together. stops: the stop
-    strings of its request, from when somebody has looked for them.
+    strings of its request, from when somebody has looked for them; context: what the texts of its
+    samples follow, from when one of them has ended.
     """
 
-    __slots__ = ("_key", "_prompt", "alive", "beams", "cancelled", "drawn", "leaf", "limit",
-                 "limit_reason", "num_cached", "place", "prompt_logprobs", "request", "required",
-                 "search", "stops", "unfinished")  # fmt: skip
+    __slots__ = ("_key", "_prompt", "alive", "beams", "cancelled", "context", "drawn", "leaf",
+                 "limit", "limit_reason", "num_cached", "place", "prompt_logprobs", "request",
+                 "required", "search", "stops", "unfinished")  # fmt: skip
 
     def __init__(self, request: Request, leaf: Node, context_length: int, seed: int = 0) -> None:
         self.request = request
@@ -55,6 +56,7 @@ class SequenceGroup:
             self.search = BeamSearch(request.beam, self.limit)
         self.beams: list[Sequence] = []
         self.stops: Any = None
+        self.context: Any = None
         self._prompt = request.tokens if request.params.reads_prompt else np.empty(0, np.int32)
         own = request.params.seed
         self._key = RequestKey(seed if own is None else own, request.stream_key)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 PROMPT_TAIL = 6
@@ -78,8 +79,8 @@ def completion_text(
 
     Bytes that stay no character (an output cut inside one) become U+FFFD.
     """
-    context = prompt_tail(tokenizer, prompt_token_ids)
-    return text_after(tokenizer, context, output_token_ids, special)
+    context = Context.of(tokenizer, prompt_tail(tokenizer, prompt_token_ids), special)
+    return context.text_of(tokenizer, output_token_ids)
 
 
 def prompt_tail(tokenizer: Any, token_ids: Sequence[int]) -> list[int]:
@@ -92,12 +93,29 @@ def prompt_tail(tokenizer: Any, token_ids: Sequence[int]) -> list[int]:
         count *= 2
 
 
+@dataclass(frozen=True)
+class Context:
+    """The tokens that an output's text follows, with their own text; special: as for `decode`."""
+
+    token_ids: Sequence[int]
+    text: str
+    special: bool
+
+    @classmethod
+    def of(cls, tokenizer: Any, token_ids: Sequence[int], special: bool = False) -> Context:
+        return cls(token_ids, decode(tokenizer, token_ids, special), special)
+
+    def text_of(self, tokenizer: Any, token_ids: Sequence[int]) -> str:
+        """Return decode(context + token_ids) less decode(context)."""
+        whole = decode(tokenizer, [*self.token_ids, *token_ids], self.special)
+        return text_behind(self.text, whole)
+
+
 def text_after(
     tokenizer: Any, context: Sequence[int], token_ids: Sequence[int], special: bool = False
 ) -> str:
     """Return decode(context + token_ids) less decode(context)."""
-    before = decode(tokenizer, context, special)
-    return text_behind(before, decode(tokenizer, [*context, *token_ids], special))
+    return Context.of(tokenizer, context, special).text_of(tokenizer, token_ids)
 
 
 def text_behind(before: str, whole: str) -> str:
