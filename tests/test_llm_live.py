@@ -217,6 +217,34 @@ def test_a_module_that_accelerate_prepared_trains_under_autocast_and_draws_witho
     assert second == generated(accelerator.unwrap_model(model, keep_fp32_wrapper=False))
 
 
+@pytest.mark.parametrize("around", ["autocast", "inference_mode", "no_grad"])
+def test_what_the_caller_is_in_has_no_part_in_it(around: str) -> None:
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(target_modules="all-linear", init_lora_weights=False)
+    model = peft.get_peft_model(make_tiny("llama"), config).train()
+    inside: Any = {
+        "autocast": lambda: torch.autocast("cpu", dtype=torch.float16),
+        "inference_mode": torch.inference_mode,
+        "no_grad": torch.no_grad,
+    }[around]
+    torch.manual_seed(1)
+    expected = generated(model)
+    model.train()
+    with inside():
+        llm = LLM(model, kv_cache_memory=MEMORY)
+        assert tokens(llm) == expected
+    loss(model).backward()
+    with inside():
+        llm.weights_changed()
+        assert tokens(llm) == expected
+        llm.sleep()
+        llm.wake_up()
+    loss(model).backward()
+    assert tokens(llm) == expected
+    llm.close()
+    assert not any(weight.is_inference() for weight in model.parameters())
+
+
 def test_a_module_whose_activations_are_checkpointed() -> None:
     model = make_tiny("llama").train()
     with LLM(model, kv_cache_memory=MEMORY) as llm:

@@ -64,15 +64,13 @@ class Lent:
             yield
             return
         self._inside = True
-        device = self._module.device.type
         theirs = [(of, key, of.get(key, _ABSENT)) for of, key, _ in self._ours]
         training = [mode for mode in self._modes if mode["training"]]
         try:
             _put(self._ours)
             for mode in training:
                 mode["training"] = False
-            with torch.autocast(device, enabled=False):  # as a trainer's evaluation may be inside
-                yield
+            yield
         finally:
             for mode in training:
                 mode["training"] = True
@@ -89,7 +87,7 @@ class Lent:
         changed: list[tuple[dict[str, Any], str, Any]] = []  # with the owner's values
         self._call_directly()
         try:
-            with self.ours():
+            with self.ours(), torch.inference_mode(False):  # what is made of weights may train
                 try:
                     yield
                 finally:

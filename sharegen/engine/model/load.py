@@ -34,7 +34,7 @@ from sharegen.engine.model.fp8.loading import quantise_on_meta
 from sharegen.engine.model.fp8.quantising import quantise_in_place
 from sharegen.engine.model.fp8.stored_fp8 import StoredFP8
 from sharegen.engine.model.lending import Lent, configs_of, is_lent
-from sharegen.engine.model.loaded import LoadedModel
+from sharegen.engine.model.loaded import LoadedModel, on
 from sharegen.engine.model.probe import IMPLEMENTATION as PROBE
 from sharegen.engine.model.probe import embedding_weight, probe, refusal
 from sharegen.engine.model.rope import hold_frequencies
@@ -203,7 +203,7 @@ def _borrow(
     """
     lent, copies = Lent(model), Copies()
     try:
-        with lent.changing():
+        with on(model.device), lent.changing():
             fingerprint = fingerprint_of_module(model)
             copies.put(model, dtype, quantized)
             loaded = _prepare(model, name, fingerprint)

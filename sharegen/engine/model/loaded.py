@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -24,9 +24,15 @@ from sharegen.engine.model.watching import Weights
 from sharegen.errors import RequestError, UsageError
 
 
-def on(device: torch.device) -> torch.cuda.device:
-    """A GPU is the current one inside: Triton, streams and graphs go by that, not by tensors."""
-    return torch.cuda.device(device if device.type == "cuda" else -1)
+@contextmanager
+def on(device: torch.device) -> Iterator[None]:
+    """Open a block in which a GPU is the current one: Triton, streams and graphs go by that, not by
+    tensors. An autocast that its caller is in has no part in it.
+    """
+    within = torch.is_autocast_enabled(device.type) if device.type != "meta" else False
+    plain = torch.autocast(device.type, enabled=False) if within else nullcontext()
+    with torch.cuda.device(device if device.type == "cuda" else -1), plain:
+        yield
 
 
 class _RowPositions:
@@ -235,8 +241,9 @@ class LoadedModel:
 
     def refresh(self) -> None:
         """Take over what the weights have become, wherever there are copies of them."""
-        for refresh in self._copies:
-            refresh()
+        with torch.inference_mode(False):  # which a trainer's weights know nothing of
+            for refresh in self._copies:
+                refresh()
         self.weights.look()  # some may lie elsewhere now
 
     def on_release(self, undo: Callable[..., object], *arguments: Any) -> None:

@@ -9,6 +9,7 @@ import torch
 
 from sharegen.engine.model.compile import compiling
 from sharegen.engine.model.load import load_model
+from sharegen.engine.model.loaded import on
 from tests.engine.tiny_models import make_tiny
 
 IDS = torch.arange(5, 25)[None]
@@ -72,7 +73,7 @@ def test_what_others_put_around_a_forward_is_theirs_alone() -> None:
     assert not calls
     model(input_ids=IDS)
     assert calls == ["around", "around"]
-    with torch.autocast("cpu"):
+    with torch.autocast("cpu"), on(loaded.device):
         assert torch.equal(loaded.trial_forward(9, 9), expected)
     loaded.release()
     other = make_tiny("llama")
