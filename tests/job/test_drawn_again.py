@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,19 @@ def test_a_journal_goes_on_in_its_own_mode_alone(folder: Path, tmp_path: Path) -
 def test_sixteen_bits_on_a_cpu_are_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"deterministic: a CPU rounds .* bfloat16"):
         run_job(machine(folder, dtype="bfloat16"), tmp_path / "a.jsonl")
+
+
+def test_a_resume_with_other_versions_says_so_and_goes_on(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "a.jsonl"
+    run = run_job(machine(folder, samples=1), path).run
+    replace(run, versions=run.versions | {"torch": "1.0", "card": "Another"}).write(
+        run_file_path(path)
+    )
+    outcome = run_job(machine(folder, samples=2), path)
+    assert outcome.drawn == 11
+    said = [record.message for record in caplog.records if "was drawn with" in record.message]
+    assert len(said) == 1 and "torch 1.0, now" in said[0] and "other bits" in said[0]
+    # On a CPU no card was on record, and none is compared with it.
+    assert "Another" not in said[0]
