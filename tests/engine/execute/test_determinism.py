@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from sharegen.engine.execute.attention import attention_for
 from sharegen.engine.execute.determinism import check_deterministic
 from sharegen.errors import UsageError
 
@@ -52,3 +54,10 @@ def test_ranks_whose_sums_have_several_orders(card: Any) -> None:
 def test_a_model_with_states_is_told_of(card: Any) -> None:
     with pytest.warns(UserWarning, match="states of this model's mixers"):
         check_deterministic(model(mixers=[object()]))
+
+
+def test_a_gpu_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    cache: Any = SimpleNamespace(device=torch.device("cuda"))
+    with pytest.raises(UsageError, match=r"plain torch .* \(Triton is not installed\)"):
+        attention_for([object()], cache, 8, 8, deterministic=True)  # type: ignore[list-item]
