@@ -74,7 +74,7 @@ def test_what_is_swapped_comes_back_to_the_bit() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "lag"), [("llama", 0), ("gemma2", 1)])
+@pytest.mark.parametrize(("name", "lag"), [("llama", 0), ("gemma2", 1), ("deepseek_v3", 1)])
 @pytest.mark.turn(2)
 def test_swapped_or_fed_again_it_is_the_same(name: str, lag: int) -> None:
     """Sliding windows, too; with the host a step behind, and host memory for some alone."""
@@ -110,7 +110,7 @@ def test_a_model_with_states_feeds_its_tokens_again() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "lag"), [("llama", 0), ("gemma2", 1)])
+@pytest.mark.parametrize(("name", "lag"), [("llama", 0), ("gemma2", 1), ("deepseek_v3", 1)])
 def test_one_pass_fills_what_was_lost(name: str, lag: int) -> None:
     """As on a GPU: the tokens are the same, their last bits need not be.
 

@@ -29,7 +29,7 @@ def scheduler_for(prepared: Prepared, config: EngineConfig, tree: PrefixTree | N
     """
     on_gpu = prepared.model.device.type == "cuda"
     cache = prepared.cache
-    is_plain = cache.blocks_per_full == 1 and not prepared.model.mixers
+    is_plain = not cache.fp8 and not prepared.model.mixers
     return Scheduler(
         BlockPool(
             prepared.num_blocks, config.block_size, cache.blocks_per_full, prepared.blocks.readers

@@ -77,9 +77,12 @@ def prefill_step(
 
 
 def fill_step(
-    sequences: Seq[Sequence], stored: Mapping[Node, NodeKV], block_size: int
+    sequences: Seq[Sequence], stored: Mapping[Node, NodeKV], block_size: int, latents: bool = False
 ) -> PrefillStep:
-    """What samples have fed, into their blocks once more; nothing is drawn."""
+    """What samples have fed, into their blocks once more; nothing is drawn.
+
+    latents: whether these are blocks of such.
+    """
     starts = np.cumsum([0] + [sequence.fed for sequence in sequences])
     tokens, positions, slots, queries = [], [], [], []
     for sequence, first in zip(sequences, starts[:-1].tolist(), strict=True):
@@ -94,7 +97,7 @@ def fill_step(
         token_ids=np.concatenate(tokens),
         positions=np.concatenate(positions),
         slots=np.concatenate(slots),
-        fp8=np.zeros(starts[-1], dtype=np.bool_),
+        fp8=np.full(starts[-1], latents),
         chunk_starts=starts.tolist(),
         layout=shared_layout(queries, stored),
         logit_rows=nothing,

@@ -427,7 +427,8 @@ class Scheduler:
             return self._with_swaps(self._prefill_step(plan))
         if self.swapping.filling:
             filled = self.swapping.fill(self.prefill.chunk_tokens)
-            return self._with_swaps(fill_step(filled, self.cache.stored, self.pool.block_size))
+            size, latents = self.pool.block_size, self.pool.blocks_per_full > 1
+            return self._with_swaps(fill_step(filled, self.cache.stored, size, latents))
         if self.num_running:
             moves = self.rows.compact() if is_idle else []
             self.row_steps += self.num_running
