@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -114,7 +114,21 @@ class Decided(CostModel):
 
 @dataclass(frozen=True)
 class LatentNodes(CostModel):
-    """Nodes of latents are read per sequence, all others are shared: each form has its phase."""
+    """Nodes of latents are read per sequence, all others are shared: each form has its phase.
+
+    width: numbers of a latent in the cache; 0 where nobody asks for times.
+    """
+
+    width: int = 0
+
+    def shared(self, layout: SharedLayout, shape: AttentionShape, tile: Tile, slots: int) -> _Float:
+        spread = replace(layout, fp8=np.zeros_like(layout.fp8))  # as it would have to be
+        return super().shared(spread, shape, tile, slots)
+
+    def per_sequence(self, layout: SharedLayout, shape: AttentionShape) -> _Float:
+        rows = layout.row_end - layout.row_start
+        megabytes = layout.length * (self.width * shape.dtype.itemsize / 1e6)
+        return megabytes * (self.first + (rows - 1) * self.again)
 
     def choose_unshared(self, layout: SharedLayout, *_: object) -> npt.NDArray[np.bool_]:
         return layout.fp8

@@ -6,6 +6,8 @@ batch of a job, so that `sharegen plan` can tell the decision and its reason.
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import torch
 
 from sharegen.engine.cache.prefix_tree import PrefixTree
@@ -14,7 +16,7 @@ from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.schedule.batch_builder import Queries, shared_layout
 from sharegen.job.sharing_plan import Each, LevelMode, each_of
 from sharegen.kernels import tiles
-from sharegen.kernels.cost import CostModel, load_costs
+from sharegen.kernels.cost import CostModel, LatentNodes, load_costs
 
 
 def attention_modes(
@@ -72,10 +74,12 @@ def attention_modes_on(
     samples: Each,
     rows: int,
     by_tree: bool = False,
+    latents: bool = False,
 ) -> list[LevelMode]:
     """Return the attention modes of a job on this device; none on a CPU, which reads nodes once.
 
-    Empty, too, without attention. by_tree: as `attention_modes` takes it.
+    Empty, too, without attention. by_tree: as `attention_modes` takes it. latents: whether what few
+    samples read lies as latents.
 
     Layers that differ are read alike: it is told of the first one.
     """
@@ -90,5 +94,8 @@ def attention_modes_on(
     if device.type != "cuda" or tiles.unsupported(shape, layer.scaling, limit) is not None:
         return []
     costs = load_costs(torch.cuda.get_device_name(device))
+    if latents and layer.latent is not None:
+        width = layer.latent.width(layer.key_size, model.dtype)
+        costs = LatentNodes(**asdict(costs), width=width)
     programs = tiles.resident_programs(device, tiles.beside_tile(shape, limit))
     return attention_modes(tree, samples, rows, shape, costs, programs, limit, by_tree)

@@ -108,7 +108,9 @@ def plan_job(configuration: Configuration, shard: Shard | None = None) -> Sharin
         weights_bytes=model.weights_bytes,
         latent_bytes=blocks.token_bytes if blocks.latents else 0,
         spread_bytes=blocks.shared_token_bytes if blocks.latents else 0,
-        readings=attention_modes_on(device, model, tree, samples, plan.fit, machine.deterministic),
+        readings=attention_modes_on(
+            device, model, tree, samples, plan.fit, machine.deterministic, blocks.latents
+        ),
         saved_by_order=None if shard else saved_by_order(workload),
         golds=sum(workload.problems[i].gold is not None for i in asked) if workload.golds else None,
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from sharegen.kernels.cost import CostModel, cost_file, load_costs, save_costs
+from sharegen.kernels.cost import CostModel, LatentNodes, cost_file, load_costs, save_costs
 from sharegen.kernels.tiles import AttentionShape, Tile
 from tests.kernels.test_attention_plan import layout_of
 
@@ -83,3 +85,16 @@ def test_a_damaged_file_counts_for_nothing(
     path = save_costs(CostModel(3.0, 2.0, 0.5, 0.25), "a card")
     path.write_text(text)
     assert load_costs("a card") == CostModel()
+
+
+def test_nodes_of_latents_are_read_by_each_and_others_are_shared() -> None:
+    """As times say, too: a row reads 576 numbers of a latent where 20 heads have 10,240."""
+    shape = AttentionShape(20, 20, 256, 256, 16, torch.bfloat16)
+    layout = layout_of([(64, 0, 4), (64, 4, 8)], 8)
+    layout = replace(layout, fp8=np.array([True, False]))
+    costs, plain = LatentNodes(width=576), CostModel()
+    assert costs.choose_unshared(layout, shape, TILE, SLOTS).tolist() == [True, False]
+    each, whole = costs.per_sequence(layout, shape), plain.per_sequence(layout, shape)
+    assert each == pytest.approx(whole[1] * 576 / 10_240)
+    once = costs.shared(layout, shape, TILE, SLOTS)
+    assert once[0] == once[1] == plain.shared(layout, shape, TILE, SLOTS)[1]
