@@ -144,6 +144,8 @@ def _numbers(
     if stats.get("verified"):
         has_fp8 = run.configuration.get("kv_cache_dtype") == "fp8"
         table.add_row("[dim]verified[/]", _verified(stats["verified"], has_fp8))
+    if run.configuration.get("deterministic"):
+        table.add_row("[dim]mode[/]", "deterministic: each sample's bits, whatever ran beside it")
     if stats.get("drawn_again"):
         table.add_row("[dim]drawn again[/]", _drawn_again(stats["drawn_again"]))
     counted, known = stats.get("samples_recorded"), run.counts.get("samples")

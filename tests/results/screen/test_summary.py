@@ -113,6 +113,25 @@ def test_how_far_an_fp8_kv_cache_is(summarise) -> None:  # type: ignore[no-untyp
 
 
 @pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ({"samples": 64, "same": 64}, "64 samples, in another batch: all the same, byte for byte"),
+        (
+            {"samples": 64, "same": 61, "first": "problem 7, sample 2"},
+            "64 samples, in another batch: 61 the same, byte for byte (the first that is not: "
+            "problem 7, sample 2)",
+        ),
+    ],
+)
+def test_what_was_drawn_again(summarise, found: dict[str, object], said: str) -> None:  # type: ignore[no-untyped-def]
+    plain = " ".join(summarise([sample("p", 0, "7")], p="?").split())
+    assert "deterministic" not in plain and "drawn again" not in plain
+    run = RunFile({"deterministic": True}, stats={"drawn_again": found})
+    out = " ".join(summarise([sample("p", 0, "7")], run, p="?").split())
+    assert f"drawn again {said}" in out and "mode deterministic: each sample's bits" in out
+
+
+@pytest.mark.parametrize(
     ("stats", "said"),
     [
         ({"steps_by_levels": {"0": 30, "0 1": 70}},
