@@ -108,7 +108,7 @@ class LiveEngine(TrainerCallback):
         if (other := _open.get(id(module))) is not None:
             other.close()
         _open[id(module)] = self
-        for line in mismatches(trainer, module):
+        for line in mismatches(trainer, module, self._options.get("dtype", "auto")):
             log(line)
         return LLM(
             module,

@@ -12,7 +12,7 @@ from sharegen.trl.live import LiveEngine
 from sharegen.trl.prompts import Prompt, grouped
 from sharegen.trl.settings import refuse, sampling
 
-_OURS = ("model", "tokenizer", "seed", "dtype", "device", "logprobs_mode")
+_OURS = ("model", "tokenizer", "seed", "device", "logprobs_mode")
 
 
 class Rollout:

@@ -64,18 +64,20 @@ def refuse(trainer: Any) -> None:
         )
 
 
-def mismatches(trainer: Any, module: Any) -> list[str]:
+def mismatches(trainer: Any, module: Any, dtype: str = "auto") -> list[str]:
     """What lets the trainer's log-probabilities differ from those of the rollout, in one line each.
 
-    module: the trainer's, unwrapped.
+    module: the trainer's, unwrapped. dtype: that the rollout is to compute in, as `LLM` takes it.
     """
     found = []
     computes = next((name for name in ("bf16", "fp16") if getattr(trainer.args, name, False)), None)
-    dtype = str(module.dtype).removeprefix("torch.")
+    own = str(module.dtype).removeprefix("torch.")
+    dtype = own if dtype == "auto" else str(dtype).removeprefix("torch.")
     if computes is not None and dtype == "float32":
         found.append(
             f"the trainer computes in {computes}, and the rollout in the module's {dtype}: load "
-            f"the module in {_DTYPES[computes]}, or say {computes}=False"
+            f"the module in {_DTYPES[computes]}, say {computes}=False, or have the rollout draw "
+            f'from copies of the weights: Rollout(dtype="{_DTYPES[computes]}")'
         )
     if (name := _dropout(module)) is not None:
         found.append(

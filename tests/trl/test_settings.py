@@ -118,6 +118,8 @@ def test_what_lets_log_probabilities_differ_is_told() -> None:
     assert (
         "in bf16, and the rollout in the module's float32: load the module in bfloat16" in precision
     )
+    assert 'Rollout(dtype="bfloat16")' in precision
+    assert mismatches(trainer(bf16=True), model, "bfloat16") == [dropout]
     assert "dropout (transformer.drop)" in dropout
     for part in model.modules():
         if isinstance(part, torch.nn.Dropout):
