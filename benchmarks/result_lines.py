@@ -56,10 +56,10 @@ def add_result(measurement: Measurement, path: Path) -> Path:
 def import_results(path: Path, folder: Path = RESULTS) -> Iterator[str]:
     """Make a file of each line, and remove what it replaces; yields what was done.
 
-    A measurement replaces older ones of its row on its card, and one that was not written by the
-    program that measured it on any card of that kind. Other programs that we measured beside the
-    older one stay, as of another sitting. Raises DataError, before anything is written where a
-    line is wrong.
+    A measurement replaces older ones of its row on its card. One that was not written by the
+    program that measured it may have only the first words of the card's name. Other programs that
+    we measured beside the older one stay, as of another sitting. Raises DataError, before anything
+    is written where a line is wrong.
     """
     if path.suffix != SUFFIX or not path.is_file():
         raise DataError(f"{path}: it is no file of results: `card --results FILE.jsonl` writes one")
@@ -79,9 +79,10 @@ def import_results(path: Path, folder: Path = RESULTS) -> Iterator[str]:
 
 
 def _replaces(new: Measurement, old: Measurement) -> bool:
-    same_kind = (new.card.kind, new.card.count) == (old.card.kind, old.card.count)
-    is_same_card = new.card.label == old.card.label
-    return new.row == old.row and (is_same_card or (old.published is not None and same_kind))
+    if (new.row, new.card.kind, new.card.count) != (old.row, old.card.kind, old.card.count):
+        return False
+    is_short = old.published is not None and new.card.name.startswith(old.card.name + " ")
+    return is_short or new.card.name == old.card.name
 
 
 def _is(found: Measurement, new: Measurement) -> bool:

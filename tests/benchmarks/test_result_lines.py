@@ -91,11 +91,14 @@ def test_an_older_line_leaves_what_is_newer(tmp_path: Path) -> None:
     assert [each.name for each in read_all(folder)] == ["b"]
 
 
-def test_what_was_written_by_hand_gives_way_on_any_card(tmp_path: Path) -> None:
+def test_what_was_written_by_hand_may_name_its_card_in_short(tmp_path: Path) -> None:
     folder = tmp_path / "results"
     folder.mkdir()
-    card = {"kind": "gpu", "name": "NVIDIA H200 of a friend", "power_limit_watts": 700}
+    card = {"kind": "gpu", "name": "NVIDIA H100", "power_limit_watts": 700}
     saved(folder, name="b", date="2026-11-20", card=card, published="a page")
     saved(folder, name="c", date="2026-11-20", card=card | {"count": 2}, published="a page")
-    list(import_results(lines_of(tmp_path, {}), folder))
-    assert sorted(each.name for each in read_all(folder)) == ["a-row", "c"]
+    saved(folder, name="d", date="2026-11-20", card=card)
+    saved(folder, name="e", card=card | {"name": "NVIDIA H200"}, published="a page")
+    path = lines_of(tmp_path, {"card": card | {"name": "NVIDIA H100 80GB HBM3"}})
+    list(import_results(path, folder))
+    assert sorted(each.stem for each in folder.iterdir()) == ["a-row", "c", "d", "e"]
