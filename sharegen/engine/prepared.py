@@ -17,7 +17,7 @@ import torch
 
 from sharegen.common.start_clock import COMPILING, START, WARMING_UP
 from sharegen.engine.config import MAX_SEQUENCES, EngineConfig
-from sharegen.engine.core.batch import Batch
+from sharegen.engine.core.batch import FIXED_CHUNK, Batch
 from sharegen.engine.execute.agreement import Agreement
 from sharegen.engine.execute.attention import attention_for
 from sharegen.engine.execute.determinism import MOST_THREADS, check_deterministic
@@ -118,6 +118,8 @@ class Prepared:
         self.padded = of_gpu if on_gpu else padded_rows
         self.max_sequences = config.max_sequences or MAX_SEQUENCES[model.device.type]
         self.chunk_tokens = config.prefill_tokens or (8192 if on_gpu else 512)
+        if config.deterministic and on_gpu:
+            self.chunk_tokens = max(self.chunk_tokens, FIXED_CHUNK)
         check_kv_cache_dtype(config.kv_cache_dtype, model.device)
         if config.deterministic:
             check_deterministic(model)

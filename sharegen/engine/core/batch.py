@@ -96,6 +96,11 @@ class Swaps:
     back: Int64
 
 
+FIXED_CHUNK = 1024
+"""Tokens of a chunk where its place may not depend on how large batches are, and so of a batch at
+least."""
+
+
 @dataclass(frozen=True)
 class PrefillBatch:
     """Chunks of prompt nodes that are packed into one batch, parents before children.

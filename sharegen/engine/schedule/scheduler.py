@@ -27,6 +27,7 @@ from sharegen.engine.cache.prefix_cache import PrefixCache
 from sharegen.engine.cache.prefix_tree import Node, PrefixTree
 from sharegen.engine.cache.prompt_logprobs import want
 from sharegen.engine.cache.state_slots import StateSlots
+from sharegen.engine.core.batch import FIXED_CHUNK
 from sharegen.engine.core.beam_search import Choice
 from sharegen.engine.core.request import Request
 from sharegen.engine.schedule.admission import Admission
@@ -50,8 +51,6 @@ from sharegen.engine.schedule.swapping import SwapCost, Swapping
 LEAST_CHUNK = 256
 LEAST_SEQUENCES = 8
 """Tokens of a prefill batch and sequences decoded together: below that a job would hardly move."""
-FIXED_CHUNK = 1024
-"""Tokens of a chunk where its place may not depend on how large batches are."""
 
 
 class Scheduler:
