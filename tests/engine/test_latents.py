@@ -11,10 +11,12 @@ from torch import nn
 
 from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.execute.kv_cache import block_format
+from sharegen.engine.model.compile.stacking import decoder_layers
 from sharegen.engine.model.load import load_model
 from sharegen.kernels.cost import most_latent_readers
 from tests.engine.jobs import (
     CheckedEngine,
+    engine_config,
     forest,
     hope_for_the_best,
     judge,
@@ -118,3 +120,37 @@ def test_prompts_of_few_samples_are_latents_where_that_takes_no_longer() -> None
            if node.tokens.tolist() == request.prompt_token_ids[-node.length :]}  # fmt: skip
     assert own == {1, 3}
     engine.end()
+
+
+@pytest.mark.slow
+@pytest.mark.turn(5)
+@pytest.mark.usefixtures("dynamo_alone")
+def test_compiled_layers_show_their_latents() -> None:
+    """In one graph, whose kinds of layers are told apart by the order of their calls."""
+    model = load_model(make_tiny("deepseek_v3"))
+    torch.compiler.reset()
+    with model.changing():
+        for layer in decoder_layers(model):
+            layer.compile(dynamic=True, fullgraph=True)
+    ran = run(make_engine(model), job(4))
+    assert sum(judge(completion, "deepseek_v3") for completion in ran.completions.values()) == 0
+    model.release()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", LATENT)
+@pytest.mark.parametrize("readers", [1, 3])
+def test_kernels_draw_the_model_s_own_tokens(name: str, readers: int) -> None:
+    """Also of a prompt that is several chunks long."""
+    model = load_model(make_tiny(name).to("cuda"))
+    config = replace(engine_config(model, block_size=16, blocks=400), enforce_eager=True)
+    engine = CheckedEngine(model, None, config)
+    assert engine.runner.attention.fallback is None and engine.pool.blocks_per_full == 4
+    engine.pool.readers = readers
+    long = Request(99, forest()[0] * 3, replace(PARAMS, n=1), range(1))
+    ran = run(engine, [*job(), long])
+    for completion in ran.completions.values():
+        judge(completion, name)
+    engine.close()
+    model.release()
