@@ -493,6 +493,7 @@ def test_with_two_engines_the_death_of_one_is_not_seen(folder: Path) -> None:
         served.kill(0)
         answers = [each.result() for each in asked]
         assert [status for status, _ in answers] == [200] * 16
-        assert len({answer["choices"][0]["text"] for _, answer in answers}) == 1
+        # Where sums are split depends on what stood, so that late tokens may differ some day.
+        assert len({answer["choices"][0]["text"][:20] for _, answer in answers}) == 1
         assert "sharegen_engines 1\n" in served.ask("/metrics", method="GET")[1]
         assert served.ask("/health", method="GET")[0] == 200
