@@ -32,7 +32,8 @@ class SharedLayout:
         at offset 0 of its first.
     contiguous: [num_nodes] whether the node's blocks are one ascending run, so that token t of the
         node lies in slot blocks[block_start[i]] * block_size + t.
-    fp8: [num_nodes] whether the node's blocks are FP8 ones (`fp8_blocks.py`).
+    fp8: [num_nodes] whether the node's blocks are FP8 ones (`fp8_blocks.py`), or of latents
+        (`latents.py`) where the cache has such.
     alone: [num_nodes] which nodes one sample of the job's tree alone reads, whatever runs now; None
         where nobody wants to know.
     """

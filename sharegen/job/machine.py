@@ -115,8 +115,11 @@ def max_sequences(configuration: Configuration, device: torch.device) -> int:
 def blocks_of(configuration: Configuration, model: LoadedModel) -> BlockFormat:
     """What the blocks of the job's KV cache are."""
     from sharegen.engine.execute.kv_cache import block_format
+    from sharegen.engine.model.checkpoint.source import resolve_device
 
-    return block_format(model.layers, model.dtype, configuration.machine.kv_cache_dtype)
+    machine = configuration.machine
+    latents = not machine.deterministic or resolve_device(machine.device).type == "cpu"
+    return block_format(model.layers, model.dtype, machine.kv_cache_dtype, latents)
 
 
 def state_slots(

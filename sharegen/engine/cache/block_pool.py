@@ -10,6 +10,8 @@ Where the KV that one sample alone reads is kept in FP8, a block is an *FP8 bloc
 One pool holds both: free full blocks and free blocks are counted separately, and a sequence takes
 what is left of a broken full block before it breaks another.
 
+So it is where that KV is kept as latents: `blocks_per_full` is larger then.
+
 A block has `block_size` places, one for each token in FP8. Places that nobody is going
 to fill are noted with their block, and forgotten when it is free.
 """

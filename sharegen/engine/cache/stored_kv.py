@@ -18,7 +18,7 @@ class NodeKV:
     Args:
         pool_blocks: how many blocks of the pool one block of the node takes: 1 where it is an FP8
             block, else the pool's `blocks_per_full`.
-        fp8: whether its blocks are FP8 blocks, as those of one sample's own tokens are.
+        fp8: whether its blocks are of the kind of samples' own tokens: FP8 blocks, or of latents.
 
     Attributes:
         users: requests with unfinished samples, and kept sequences, whose path passes through the

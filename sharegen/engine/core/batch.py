@@ -109,7 +109,7 @@ class PrefillBatch:
         token_ids: [T].
         positions: [T], of each token in its prompt.
         slots: [T], where the tokens' KV goes.
-        fp8: [T], whether that is a slot of FP8 blocks.
+        fp8: [T], whether that is a slot of FP8 blocks, or of those of latents.
         chunk_starts: [num_chunks + 1], where each chunk begins.
         layout: what the rows attend to besides their own chunk.
         logit_rows: [num_prompts], rows of the last tokens of prompts.

@@ -22,7 +22,7 @@ class Slots:
     Args:
         full: [T] int64, slots of full-precision blocks, -1 for a token that goes to an FP8 block;
             None where none goes here.
-        fp8: [T] int64, slots of FP8 blocks, likewise.
+        fp8: [T] int64, slots of FP8 blocks, or of those of latents, likewise.
     """
 
     full: torch.Tensor | None
