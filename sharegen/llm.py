@@ -418,42 +418,42 @@ class LLM:
         finally:
             self.weights_changed()
 
-    def sleep(self, level: int = 1) -> None:
-        """Give back the memory of KV cache and CUDA graphs, until `wake_up`.
+    def sleep(self, level: Literal[1, 2] = 1) -> None:
+        """Give back the memory of weights, KV cache and CUDA graphs, until `wake_up`.
 
             llm.sleep()
             train_step()
             llm.wake_up()
 
-        level: vLLM's 1 or 2. Those say what becomes of an engine's own weights; here they are those
-            of the module that was passed in, which stay where they are.
+        level: 1 keeps weights that the LLM loaded in the memory of the host. The weights of a
+            module that was passed in stay where they are, with 1 and with vLLM's 2.
 
-        Raises UsageError while a stream runs, and for an LLM that loaded its weights itself.
+        Raises UsageError while a stream runs, and for level 2 of an LLM that loaded its weights.
         """
+        engine = self._own_engine("sleep")
         if level not in (1, 2):
             raise UsageError(f"level is {level!r}: it must be 1 or 2")
-        engine = self._own_engine("sleep")
-        if engine.model.lent is None:
+        if level == 2 and engine.model.lent is None:
             raise UsageError(
-                "sleep leaves the weights of a module that was passed in where they are, and this "
-                "LLM loaded its own: use close, and make a new LLM"
+                "sleep at level 2 forgets weights, and this LLM has no others: use level 1, or "
+                "close, and make a new LLM"
             )
         engine.sleep()
 
-    def wake_up(self, tags: Seq[str] | None = None) -> None:
+    def wake_up(self, tags: Seq[Literal["weights", "kv_cache"]] | None = None) -> None:
         """Take the memory again that `sleep` gave back.
 
-        Where the trainer has grown meanwhile less is taken, and a warning says so. Graphs are
-        captured anew as steps need them.
-        tags: vLLM's "weights" and "kv_cache"; None is both. Weights are there already.
+        Where others have taken memory meanwhile, the KV cache is smaller, and a warning says so.
+        Graphs are captured anew as steps need them.
+        tags: what wakes up; None is both. Weights wake up before the KV cache.
 
         Raises CapacityError where too little is left.
         """
         for tag in tags or ():
             if tag not in ("weights", "kv_cache"):
                 raise UsageError(f"tags hold {tag!r}: they may be 'weights' and 'kv_cache'")
-        if tags is None or "kv_cache" in tags:
-            self._own_engine("wake_up").wake_up()
+        wanted = ("weights", "kv_cache") if tags is None else tags
+        self._own_engine("wake_up").wake_up("weights" in wanted, "kv_cache" in wanted)
 
     def running(self) -> dict[tuple[int, int], list[int]]:
         """The tokens so far of the samples that run, by (index of the prompt, sample)."""

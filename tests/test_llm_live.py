@@ -161,8 +161,42 @@ def test_a_module_that_an_llm_loaded_says_who_has_it(tmp_path: Path) -> None:
     says = "the model is in use by an LLM: close that before you call the model"
     with LLM(tmp_path, kv_cache_memory=MEMORY) as llm, pytest.raises(UsageError, match=says):
         llm.engine.model.model(input_ids=torch.tensor([PROMPT]))  # type: ignore[union-attr]
-    says = "this LLM loaded its own: use close"
-    with LLM(tmp_path, kv_cache_memory=MEMORY) as llm, pytest.raises(UsageError, match=says):
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_weights_that_an_llm_loaded_sleep_on_the_host(tmp_path: Path) -> None:
+    make_tiny("llama").save_pretrained(tmp_path)
+    with LLM(tmp_path, kv_cache_memory=MEMORY) as llm:
+        first = tokens(llm)
+        module = llm.engine.model.model  # type: ignore[union-attr]
+        llm.sleep()
+        assert {weight.device.type for weight in module.parameters()} == {"cpu"}
+        llm.wake_up(["weights"])
+        llm.wake_up(["kv_cache"])
+        assert {weight.device.type for weight in module.parameters()} == {"cuda"}
+        assert tokens(llm) == first
+
+
+def test_an_llm_that_loaded_its_weights_sleeps(tmp_path: Path) -> None:
+    make_tiny("llama").save_pretrained(tmp_path)
+    with LLM(tmp_path, kv_cache_memory=MEMORY) as llm:
+        first = tokens(llm)
+        for _ in range(2):
+            llm.sleep()
+            llm.sleep()
+            llm.weights_changed()
+            with pytest.raises(UsageError, match="the weights sleep: they wake up before the KV"):
+                llm.wake_up(["kv_cache"])
+            llm.wake_up(["weights"])
+            with pytest.raises(UsageError, match="the engine sleeps"):
+                tokens(llm)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                llm.wake_up()
+                assert tokens(llm) == first
+        with pytest.raises(UsageError, match="this LLM has no others: use level 1"):
+            llm.sleep(2)
         llm.sleep()
 
 
@@ -288,8 +322,8 @@ def test_a_module_that_has_become_another_is_refused_by_name() -> None:
 
 
 def test_frozen_and_tied_weights() -> None:
-    model = make_tiny("gemma2").train()  # whose head is its embedding
-    model.tie_weights()
+    model = make_tiny("gemma2").train()
+    model.lm_head.weight = model.model.embed_tokens.weight
     model.model.layers[0].requires_grad_(False)
     expected = loss(model)
     expected.backward()
@@ -342,7 +376,7 @@ def test_an_engine_that_sleeps_has_no_cache_and_draws_the_same_afterwards() -> N
         first = tokens(llm)
         keys = weakref.ref(llm.engine.runner.cache.keys[0])  # type: ignore[union-attr]
         for level in (1, 2):
-            llm.sleep(level)
+            llm.sleep(level)  # type: ignore[arg-type]
             llm.sleep()
             gc.collect()
             assert keys() is None
@@ -362,9 +396,9 @@ def test_an_engine_that_sleeps_has_no_cache_and_draws_the_same_afterwards() -> N
             llm.sleep()
         stream.close()
         with pytest.raises(UsageError, match="level is 0: it must be 1 or 2"):
-            llm.sleep(0)
+            llm.sleep(0)  # type: ignore[arg-type]
         with pytest.raises(UsageError, match="tags hold 'kv': they may be 'weights' and"):
-            llm.wake_up(["kv"])
+            llm.wake_up(["kv"])  # type: ignore[list-item]
         llm.sleep()
     assert all(map(torch.equal, gradients(model), before))
 

@@ -42,6 +42,7 @@ from sharegen.engine.loop.starting import (
     warn_of_slow_parts,
 )
 from sharegen.engine.model.loaded import LoadedModel, on
+from sharegen.engine.model.offloading import move_weights
 from sharegen.engine.model.watching import Look
 from sharegen.engine.prepared import OtherRanks, Prepared, Start
 from sharegen.engine.schedule.step import Step
@@ -89,7 +90,7 @@ class Engine:
         self._paths = Paths(self.config.block_size)
         self._busy = self._arriving = False
         self._whole = True  # nothing was interrupted half-way in this job
-        self._closed = self._asleep = False
+        self._closed = self._asleep = self._is_away = False
         self._said_full = False
         self._forks = Forks()
         self._grammars = Grammars(tokenizer, model.eos_token_ids, model.vocab_size)
@@ -373,36 +374,53 @@ class Engine:
 
         Raises UsageError while a job runs.
         """
-        self._take_over(self.model.weights.look())
+        if not self._is_away:
+            self._take_over(self.model.weights.look())
 
     def sleep(self) -> None:
         """Give back the memory of KV cache, states, swap space and CUDA graphs, between two jobs.
 
-        The weights stay. What was kept of earlier prompts is forgotten. Sleeping twice does
-        nothing. Raises UsageError while a job runs, and for a model that is cut among GPUs.
+        Weights that the engine's own model has go to the host; a module that is lent keeps its own
+        where they are. What was kept of earlier prompts is forgotten. Sleeping twice does nothing.
+
+        Raises UsageError while a job runs, for a model that is cut among GPUs, and for weights that
+        cannot be moved.
         """
         if self._other_ranks is not None:
             raise UsageError("a model that is cut among GPUs does not sleep: close it")
         self.reset_prefix_cache()
+        if self.model.lent is None and not self._is_away:
+            move_weights(self.model.model, torch.device("cpu"))
+            self._is_away = True
         if not self._asleep:
             self._asleep = True
             del self.runner
             self._prepared.give_memory_back()
 
-    def wake_up(self) -> None:
+    def wake_up(self, weights: bool = True, kv_cache: bool = True) -> None:
         """Take the memory again, or as much less as others have taken since, with a warning.
 
-        Graphs are captured anew as steps need them, and stats begin anew. Raises CapacityError
-        where too little is left, and sleeps on.
+        Graphs are captured anew as steps need them, and stats begin anew.
+
+        Args:
+            weights, kv_cache: what to take; weights come first, where they are on the host.
+
+        Raises CapacityError where too little is left, and sleeps on.
         """
-        if self._asleep:
-            with on(self.model.device):
+        with on(self.model.device):
+            if weights and self._is_away:
+                move_weights(self.model.model, self.model.device)
+                self._is_away = False
+                self.model.weights.look()  # where they lie now
+            if kv_cache and self._asleep:
+                if self._is_away:
+                    raise UsageError("the weights sleep: they wake up before the KV cache")
                 self._prepared.take_memory_again()
                 self._start(self._prepared, self._costs)
-            self._asleep = False
+                self._asleep = False
 
     def _need_awake(self) -> None:
-        if self._asleep:
+        if self._asleep or self._is_away:
             raise UsageError("the engine sleeps: wake_up() first")
 
     # -- samples that run -------------------------------------------------------------------------

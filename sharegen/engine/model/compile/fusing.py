@@ -155,6 +155,13 @@ def unfuse(replaced: list[tuple[nn.Module, str, nn.Module]], is_lent: bool = Fal
         setattr(module, name, layer)
 
 
+def fused_layers(model: nn.Module) -> Iterator[nn.Module]:
+    """Yield the layers that are fused, which are no parts of the model meanwhile."""
+    for part in model.modules():
+        if isinstance(part, _First):
+            yield from part.layers
+
+
 def _firsts(replaced: Iterable[tuple[nn.Module, str, nn.Module]]) -> Iterator[_First]:
     for module, name, _ in replaced:
         found = module._modules[name]
