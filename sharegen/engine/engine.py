@@ -41,9 +41,9 @@ from sharegen.engine.loop.starting import (
     warn_of_an_end_that_is_none,
     warn_of_slow_parts,
 )
+from sharegen.engine.model.lent.watching import Look
 from sharegen.engine.model.loaded import LoadedModel, on
 from sharegen.engine.model.offloading import move_weights
-from sharegen.engine.model.watching import Look
 from sharegen.engine.prepared import OtherRanks, Prepared, Start
 from sharegen.engine.schedule.step import Step
 from sharegen.errors import CapacityError, SharegenError, UsageError

@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import pytest
 
-from sharegen.engine.model.lending import is_lent
+from sharegen.engine.model.lent.lending import is_lent
 from sharegen.errors import RequestError, SharegenError, UsageError
 from sharegen.trl.live import LiveEngine
 from tests.trl.trainers import Kept, grpo

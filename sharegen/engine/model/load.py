@@ -27,19 +27,19 @@ from sharegen.engine.model.checkpoint.weights import (
     load_weights,
     stored_quantization,
 )
-from sharegen.engine.model.copies import Copies
 from sharegen.engine.model.cpu_experts import fill_experts
 from sharegen.engine.model.fingerprint import fingerprint_of_module, fingerprint_of_source
 from sharegen.engine.model.fp8.loading import quantise_on_meta
 from sharegen.engine.model.fp8.quantising import quantise_in_place
 from sharegen.engine.model.fp8.stored_fp8 import StoredFP8
-from sharegen.engine.model.lending import Lent, configs_of, is_lent
+from sharegen.engine.model.lent.copies import Copies
+from sharegen.engine.model.lent.lending import Lent, configs_of, is_lent
+from sharegen.engine.model.lent.sharded import refuse_sharded
 from sharegen.engine.model.loaded import LoadedModel, on
 from sharegen.engine.model.probe import IMPLEMENTATION as PROBE
 from sharegen.engine.model.probe import embedding_weight, probe, refusal
 from sharegen.engine.model.rope import hold_frequencies
 from sharegen.engine.model.self_check import TESTED, self_check
-from sharegen.engine.model.sharded import refuse_sharded
 from sharegen.engine.model.states.mixers import install
 from sharegen.engine.model.tensor_parallel.load_shard import load_shard, random_shard
 from sharegen.engine.model.tensor_parallel.ranks import Ranks

@@ -17,10 +17,10 @@ from transformers import PreTrainedModel
 from sharegen.engine.model.attention.layer_spec import LayerSpec
 from sharegen.engine.model.interface import ValuesOnly, active, each_layer_once
 from sharegen.engine.model.last_layer import Wanted
-from sharegen.engine.model.lending import Lent
+from sharegen.engine.model.lent.lending import Lent
+from sharegen.engine.model.lent.watching import Weights
 from sharegen.engine.model.states.mixers import FreshStates, Mixer
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
-from sharegen.engine.model.watching import Weights
 from sharegen.errors import RequestError, UsageError
 
 

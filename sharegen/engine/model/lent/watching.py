@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import torch
 from torch import nn
 
-from sharegen.engine.model.sharded import sharded_by
+from sharegen.engine.model.lent.sharded import sharded_by
 from sharegen.errors import UsageError
 
 Look: TypeAlias = Literal["same", "changed", "moved"]
