@@ -40,6 +40,7 @@ def test_two_steps_of_grpo(tmp_path: Path) -> None:
     assert all(part.training for part in trainer.model.modules())
 
 
+@pytest.mark.turn(3)
 def test_log_probabilities_are_of_the_distribution_that_was_drawn_from(tmp_path: Path) -> None:
     """After temperature, as the trainer divides its logits by it; after filters, too."""
     rollout = Kept()
@@ -56,6 +57,7 @@ def test_what_is_not_served_is_refused_at_the_first_rollout(tmp_path: Path) -> N
         trainer.train()
 
 
+@pytest.mark.turn(3)
 def test_a_prompt_that_leaves_no_room_is_named_by_its_text(tmp_path: Path) -> None:
     trainer = grpo(tmp_path, Kept(), ("Tom has 1 2 3" + " 4" * 2100, "1"))
     with pytest.raises(RequestError, match=r"2,1.. tokens and.*2,048: leave.*begins with '<s>T"):
@@ -135,6 +137,7 @@ def test_fifty_steps_take_no_more_memory_and_no_sequence_would_be_masked(tmp_pat
     assert 0.99 < min(rollout.ratios) <= max(rollout.ratios) < 1.01  # TRL masks those above 3
 
 
+@pytest.mark.turn(3)
 def test_weights_that_are_no_numbers_end_the_training_in_one_line(tmp_path: Path) -> None:
     trainer = grpo(tmp_path, Kept(), learning_rate=1e30, max_steps=4)
     with pytest.raises(SharegenError, match="NaN") as raised:
