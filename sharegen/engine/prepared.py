@@ -38,6 +38,7 @@ from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.steady.holding import hold_products
 from sharegen.engine.model.steady.telling import not_steady
 from sharegen.engine.model.summary import Optimised, summary
+from sharegen.engine.model.tensor_parallel.ranks import alone
 from sharegen.kernels.cost import CostModel
 
 _MOST_BLOCKS_OF_IDS = 1 << 20  # without attention, where a token takes next to no memory
@@ -131,6 +132,9 @@ class Prepared:
             held = all_sizes(self.padded, most) if config.deterministic and on_gpu else ()
             optimised = _made_fast(model, config, held)
             said = summary(model, optimised) if config.show_model else ()
+            if held:
+                with alone():  # products are tried now, not when memory is measured
+                    model.trial_forward(2, 2)
             told = list(not_steady(model, held)) if held else ()
         for line in said:
             warnings.warn(line, stacklevel=3)
@@ -271,7 +275,6 @@ def _made_fast(model: LoadedModel, config: EngineConfig, steady_rows: Sequence[i
     skip_unwanted_rows(model)
     if steady_rows:
         hold_products(model, steady_rows)
-        model.trial_forward(2, 2)  # products are tried now, not when memory is measured
     why = "compiling is turned off" if on_gpu else "a CPU runs the model's own code"
     return Optimised(left=[f"the whole model: {why}"])
 

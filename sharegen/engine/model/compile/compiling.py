@@ -23,7 +23,7 @@ from sharegen.engine.model.last_layer import Wanted
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.states.in_place import changing, in_place, no_changes
 from sharegen.engine.model.states.mixers import Mixer, States, keys_in_place
-from sharegen.engine.model.steady.holding import hold_products
+from sharegen.engine.model.steady.holding import be_steady, hold_products
 from sharegen.engine.model.summary import Optimised
 from sharegen.engine.model.tensor_parallel.ranks import alone
 
@@ -59,18 +59,20 @@ def optimise(model: LoadedModel, steady_rows: Sequence[int] = ()) -> Optimised:
     is_lent = model.lent is not None
     replaced = fuse_projections(model.model, is_lent)
     if steady_rows:
-        hold_products(model, steady_rows)
+        be_steady(model, steady_rows)
     found, reason = _compile_layers(model, layers)
     if reason is not None:
         unfuse(replaced, is_lent)
         if steady_rows:
-            hold_products(model, steady_rows)  # those that were fused
+            hold_products(model, steady_rows)
         warnings.warn(f"the model runs uncompiled: {reason:.200}", stacklevel=2)
         skip_unwanted_rows(model)
         done.left.append(f"the whole model: {reason:.200}")
         return done
     model.on_release(unfuse, replaced, is_lent)
     model.on_change(refresh, replaced)
+    if steady_rows:
+        hold_products(model, steady_rows, compiled=layers)
     if replaced:
         done.fused.append(f"{len(replaced)} projections of the same inputs into fewer")
     if layers:

@@ -7,7 +7,8 @@ those that call `linear` with a weight of their own, as the routers of experts d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import MethodType
 from typing import Any
 
 import torch
@@ -41,20 +42,34 @@ def _held(
     return out
 
 
-def hold_products(model: LoadedModel, rows: Sequence[int]) -> None:
-    """Let its linear layers be computed so until it is released, for these numbers of rows.
-
-    It is done after projections are fused, and before anything is compiled.
+def be_steady(model: LoadedModel, rows: Sequence[int]) -> None:
+    """Let products be what does not depend on rows, with these numbers of rows, where compiled code
+    and ranks ask for them.
     """
     steady_for(rows)
-    for module in model.model.modules():
-        if _multiplies(module) and not hasattr(module.forward, _HELD):
-            before = vars(module).get("forward")
-            module.forward = _steadily(module.forward)
-            model.on_release(_let_go, module, before)
     model.steady = True
     if model.ranks is not None:
         model.ranks.multiply_by(steady_product)
+
+
+def hold_products(
+    model: LoadedModel, rows: Sequence[int], compiled: Iterable[nn.Module] = ()
+) -> None:
+    """Let linear layers be computed so until the model is released, for these numbers of rows.
+
+    It is done after projections are fused.
+
+    compiled: modules that need no holding, but for their mixers, which run uncompiled in prefill.
+    """
+    be_steady(model, rows)
+    mixers = {part for mixer in model.mixers for part in mixer.module.modules()}
+    done = {part for module in compiled for part in module.modules()} - mixers
+    for module in model.model.modules():
+        before = vars(module).get("forward")
+        if _multiplies(module) and module not in done and not hasattr(before, _HELD):
+            own = MethodType(_steady_forward, module)
+            module.forward = own if before is None else _steadily(before)
+            model.on_release(_let_go, module, before)
 
 
 def _let_go(module: nn.Module, before: Any) -> None:
@@ -70,8 +85,20 @@ def _multiplies(module: nn.Module) -> bool:
     return own and forward is not None and "linear" in forward.co_names
 
 
+def _steady_forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """The forward of its kind, whose products are the operator's where it runs uncompiled.
+
+    It is one function for all modules, or the compiler would take each for another.
+    """
+    forward = type(module).forward
+    if torch.compiler.is_compiling():
+        return forward(module, *args, **kwargs)
+    with _Steadily():
+        return forward(module, *args, **kwargs)
+
+
 def _steadily(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """The same forward, whose products are the operator's where it runs uncompiled."""
+    """The same for a forward that somebody else has put on a module."""
 
     def steady(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
@@ -81,6 +108,9 @@ def _steadily(forward: Callable[..., Any]) -> Callable[..., Any]:
 
     setattr(steady, _HELD, True)
     return steady
+
+
+setattr(_steady_forward, _HELD, True)
 
 
 def not_held(model: LoadedModel) -> Iterator[str]:

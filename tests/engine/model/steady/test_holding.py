@@ -94,6 +94,36 @@ def test_a_module_that_is_lent_has_its_own_products_outside_of_our_forwards(
     assert len(multiplied) == 2 * 7 + 1
 
 
+def test_what_is_compiled_is_left_to_the_compiler(
+    model: LoadedModel, multiplied: list[torch.Size]
+) -> None:
+    with model.changing():
+        hold_products(model, (8,), compiled=model.model.model.layers)
+    model.trial_forward(8, 8)
+    assert multiplied == [torch.Size((64, 32))]
+
+
+def test_a_forward_that_somebody_else_put_there_is_theirs_again(
+    model: LoadedModel, multiplied: list[torch.Size]
+) -> None:
+    head = model.model.lm_head
+    own = nn.Linear.forward
+
+    def theirs(x: torch.Tensor) -> torch.Tensor:
+        return own(head, x) * 2.0
+
+    head.forward = theirs
+    x = torch.randn(3, 32)
+    with model.changing():
+        hold_products(model, (8,))
+        hold_products(model, (8,))  # once is enough
+    with model.ours():
+        torch.testing.assert_close(head(x), theirs(x))
+    assert multiplied == [torch.Size((64, 32))]
+    model.release()
+    assert vars(head)["forward"] is theirs
+
+
 def test_a_router_s_own_weight(multiplied: list[torch.Size], model: LoadedModel) -> None:
     x = torch.randn(5, 32)
     expected = model.model.extra(x)
