@@ -65,7 +65,8 @@ class RandomJob:
 
     def check_counts(self, stats: EngineStats) -> None:
         """Every node is computed once, and again only where that is counted."""
-        assert stats.peak_blocks <= self.blocks
+        width, rest = divmod(stats.blocks_total, self.blocks)  # of a full block, in blocks
+        assert width and not rest and stats.peak_blocks <= stats.blocks_total
         tree, apart, paths = PrefixTree(self.block_size), 0, Paths(self.block_size)
         for start in range(0, len(self.requests), self.lookahead):
             together = self.requests[start : start + self.lookahead]
