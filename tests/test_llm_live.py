@@ -119,8 +119,8 @@ def gradients(model: Any) -> list[torch.Tensor]:
     return [weight.grad.clone() for weight in model.parameters()]
 
 
-# Dropout (gpt2), RoPE whose frequencies change (phi3-longrope), experts, states.
-NAMES = ["llama", "qwen3", "qwen3_moe", "gpt2", "phi3-longrope",
+# Dropout (gpt2), RoPE whose frequencies change (phi3-longrope), experts, latents, states.
+NAMES = ["llama", "qwen3", "qwen3_moe", "gpt2", "phi3-longrope", "deepseek_v3",
          pytest.param("qwen3_next", marks=NEEDS_HYBRIDS)]  # fmt: skip
 
 
