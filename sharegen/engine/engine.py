@@ -251,16 +251,13 @@ class Engine:
 
     def _take_over(self, look: Look) -> None:
         """Make the next job one of the weights as they are now."""
+        if look == "moved" and self.model.device.type == "cuda" and not self.config.enforce_eager:
+            raise UsageError(
+                "the model's weights were moved in memory, and the engine's CUDA graphs and "
+                "compiled layers read them where they were: close this engine and make a new one"
+            )
         self.reset_prefix_cache()
         self.model.refresh()
-        if look == "moved" and self.model.device.type == "cuda":
-            if not self._asleep:
-                self.runner.spare_memory()  # graphs that read the weights where they were
-            if not self.model.weights.are_aligned and self.config.compiles:
-                raise UsageError(
-                    "the model's weights were moved to addresses that compiled layers cannot read "
-                    "from: close this engine and make a new one"
-                )
 
     @contextmanager
     def _doing(self) -> Iterator[None]:

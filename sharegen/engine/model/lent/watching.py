@@ -19,7 +19,6 @@ Look: TypeAlias = Literal["same", "changed", "moved"]
 """Weights that were changed where they lie, or that lie elsewhere, whatever they are."""
 
 _SAMPLES = 32  # numbers of a weight that are compared
-_ALIGNMENT = 16  # bytes
 _MERGED = "merged_adapters"  # of a layer of peft's
 
 
@@ -86,11 +85,6 @@ class Weights:
             found_again = "changed"
         self._memory, self._changes, self._numbers = memory, changes, numbers
         return found_again
-
-    @property
-    def are_aligned(self) -> bool:
-        """Whether each lies where compiled code may read it from."""
-        return all(address % _ALIGNMENT == 0 for address in self._memory)
 
     def _refuse_other_parts(self) -> None:
         if self._parts is None:
