@@ -146,10 +146,10 @@ class Engine:
         self._closed = True
         if self._other_ranks is not None:
             self._other_ranks.settle()
-        self.model.release()
         if not self._asleep:
             del self.runner  # with the cache's tensors and the CUDA graphs
         del self._prepared
+        self.model.release()  # which may copy weights, and so needs the room of the cache
         if self._other_ranks is not None:
             self._other_ranks.close()
         if self.model.device.type == "cuda":
