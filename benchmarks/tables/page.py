@@ -83,8 +83,8 @@ _INTRODUCTIONS = {
     "Several GPUs": "`workers` are engines with a GPU each, `ranks` the GPUs that one engine's "
     "model is cut among. Tokens per second are those of all GPUs.",
     "A whole command": "From the shell's prompt to the shell's prompt, with tokenizer, stop "
-    "strings and journal. The weights are random; end tokens among them end a sample after 128 "
-    "tokens on average. What a small job before it compiled was there.",
+    "strings and journal. The weights are random; end tokens among them end a sample after about "
+    "130 tokens on average.",
     "The first sample": "From the shell's prompt to the first sample in the journal, of `sharegen "
     "run prompts` with 20 prompts x 8 samples of 64 tokens: once with an empty cache, then with "
     "what that start kept. The files of the model and of torch are in memory. "
