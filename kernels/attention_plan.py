@@ -61,8 +61,8 @@ _ITEM_COST = 2.5  # to start an item and write its partials
 _MERGE_COST = 0.006  # of the whole device, to read back one row's partial of 4,096 values
 _SPLITS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64])
 
-CUTS = (512, 1024, 2048)
-CUT = 2048
+CUTS = (1024,)
+CUT = 4096
 """Where the items of a deterministic plan begin, in tokens of a row's context: at these places, and
 then at every so many tokens. Few rows below a prompt of usual length fill more of the device so,
 and many rows below a long document have few partials each."""

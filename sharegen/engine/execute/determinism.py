@@ -21,6 +21,8 @@ MOST_THREADS = 2
 
 _MOST_RANKS = 2  # a + b and b + a are the same bits; three numbers have several sums
 
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # in the models' configs
+
 _CAPABILITY = (8, 0)  # the first with products of bfloat16 in the tensor cores
 
 
@@ -45,6 +47,13 @@ def check_deterministic(model: LoadedModel) -> None:
             f"deterministic: {model.ranks.size} ranks add up their numbers in an order that "
             "depends on where a row lies in the batch: give --tensor-parallel-size "
             f"{_MOST_RANKS} at most, or leave it out"
+        )
+    config = model.config.get_text_config()
+    if any(getattr(config, name, None) for name in _EXPERTS):
+        warnings.warn(
+            "deterministic: on a GPU it is not known yet to hold for models with experts: samples "
+            "may differ between two runs (--check-determinism tells)",
+            stacklevel=4,
         )
     if model.mixers:
         warnings.warn(

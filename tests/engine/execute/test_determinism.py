@@ -16,7 +16,8 @@ from sharegen.errors import UsageError
 
 def model(device: str = "cuda", ranks: int | None = None, **fields: Any) -> Any:
     size = None if ranks is None else SimpleNamespace(size=ranks)
-    default = {"dtype": torch.bfloat16, "mixers": []}
+    config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(**fields))
+    default = {"dtype": torch.bfloat16, "mixers": [], "config": config}
     return SimpleNamespace(device=torch.device(device), ranks=size, **(default | fields))
 
 
@@ -61,3 +62,8 @@ def test_a_gpu_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     cache: Any = SimpleNamespace(device=torch.device("cuda"))
     with pytest.raises(UsageError, match=r"plain torch .* \(Triton is not installed\)"):
         attention_for([object()], cache, 8, 8, deterministic=True)  # type: ignore[list-item]
+
+
+def test_a_model_with_experts_is_told_of(card: Any) -> None:
+    with pytest.warns(UserWarning, match="models with experts"):
+        check_deterministic(model(num_experts=8))
