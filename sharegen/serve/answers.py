@@ -177,6 +177,7 @@ class _ChoiceStream:
         )
         self._offset = 0  # characters before the next token, where offsets are told
         self._tokens = 0
+        self._told = False  # whether a chunk had tokens' log-probabilities, with text or without
         self._begun = False
 
     def grown(self, grown: Grown) -> list[dict[str, Any]]:
@@ -227,7 +228,9 @@ class _ChoiceStream:
         wanted = self._asked.params.logprobs
         logprobs = requested(grown.logprobs, wanted) if grown.logprobs else None
         # Where the text begins, a decoder may leave the space of the first token out.
-        known = text if self._offset == 0 and logprobs is not None else ""
+        is_first = self._offset == 0 and not self._told
+        known = text if is_first and logprobs is not None else ""
+        self._told = self._told or bool(logprobs)
         record = Record("", 0, None, completion=known, logprobs=logprobs)
         made = choice(self._asked.endpoint, self._index, record, self._spell)
         made["finish_reason"] = reason

@@ -377,12 +377,12 @@ def test_an_error_inside_a_step_leaves_an_exact_engine(
     for failing in steps:
         calls = 0
 
-        def interrupted(*arguments: object, failing: int = failing) -> object:
+        def interrupted(*arguments: object, failing: int = failing, **named: object) -> object:
             nonlocal calls
             calls += 1
             if calls > failing:
                 raise KeyboardInterrupt
-            return whole(*arguments)
+            return whole(*arguments, **named)
 
         with monkeypatch.context() as patch:
             patch.setattr(owner, method, interrupted)

@@ -104,7 +104,10 @@ def _agree(bits: torch.Tensor | None, expected: torch.Tensor | None) -> bool:
 
 
 def _most_frequent(found: Iterable[torch.Tensor], most: int) -> torch.Tensor | None:
-    """Of results of all different rows, those of the largest size that most of them agree with."""
+    """Return the bits that most sizes agree on, as the largest of these sizes gave them.
+
+    Sizes whose rows are not all there do not count. None where there are no others.
+    """
     kinds: list[tuple[torch.Tensor, list[int]]] = []
     for bits in found:
         if len(bits) < min(most, _LINES):
