@@ -76,6 +76,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in gone]
 
 
+def pytest_collection_finish() -> None:
+    """What the tests are made of is no garbage: a collection in a test need not look through it."""
+    gc.freeze()
+
+
 def turn_of(item: pytest.Item) -> int:
     """Days in which each case of a test runs once."""
     mark = item.get_closest_marker("turn")

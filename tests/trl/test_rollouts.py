@@ -40,6 +40,7 @@ def test_two_steps_of_grpo(tmp_path: Path) -> None:
     assert all(part.training for part in trainer.model.modules())
 
 
+@pytest.mark.slow
 @pytest.mark.turn(3)
 def test_log_probabilities_are_of_the_distribution_that_was_drawn_from(tmp_path: Path) -> None:
     """After temperature, as the trainer divides its logits by it; after filters, too."""
@@ -57,6 +58,7 @@ def test_what_is_not_served_is_refused_at_the_first_rollout(tmp_path: Path) -> N
         trainer.train()
 
 
+@pytest.mark.slow
 @pytest.mark.turn(3)
 def test_a_prompt_that_leaves_no_room_is_named_by_its_text(tmp_path: Path) -> None:
     trainer = grpo(tmp_path, Kept(), ("Tom has 1 2 3" + " 4" * 2100, "1"))
@@ -69,6 +71,7 @@ def test_the_trainer_s_own_arguments_are_no_options() -> None:
         Kept(seed=3)
 
 
+@pytest.mark.slow
 @pytest.mark.turn(3)
 def test_the_engine_is_open_while_training_lasts(tmp_path: Path) -> None:
     opened: list[object] = []
@@ -90,6 +93,7 @@ def test_the_engine_is_open_while_training_lasts(tmp_path: Path) -> None:
     assert len(opened) > 3 and not is_lent(trainer.model)
 
 
+@pytest.mark.slow
 @pytest.mark.turn(3)
 def test_a_trainer_takes_the_module_of_one_that_was_interrupted(tmp_path: Path) -> None:
     class Interrupted(Kept):
@@ -106,6 +110,7 @@ def test_a_trainer_takes_the_module_of_one_that_was_interrupted(tmp_path: Path) 
     assert not is_lent(first.model)
 
 
+@pytest.mark.slow
 @pytest.mark.turn(3)
 def test_an_adapter_is_trained_over_a_base_that_stays(tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
@@ -137,6 +142,7 @@ def test_fifty_steps_take_no_more_memory_and_no_sequence_would_be_masked(tmp_pat
     assert 0.99 < min(rollout.ratios) <= max(rollout.ratios) < 1.01  # TRL masks those above 3
 
 
+@pytest.mark.slow
 @pytest.mark.turn(3)
 def test_weights_that_are_no_numbers_end_the_training_in_one_line(tmp_path: Path) -> None:
     trainer = grpo(tmp_path, Kept(), learning_rate=1e30, max_steps=4)
@@ -146,6 +152,7 @@ def test_weights_that_are_no_numbers_end_the_training_in_one_line(tmp_path: Path
     assert not is_lent(trainer.model)
 
 
+@pytest.mark.slow
 @pytest.mark.turn(3)
 def test_a_run_that_is_resumed_draws_what_it_would_have_drawn(tmp_path: Path) -> None:
     prompts = tuple(f"Tom has {count}" for count in range(8))
