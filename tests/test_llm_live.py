@@ -178,7 +178,6 @@ def test_weights_that_an_llm_loaded_sleep_on_the_host(tmp_path: Path) -> None:
         assert tokens(llm) == first
 
 
-@pytest.mark.slow
 def test_an_llm_that_loaded_its_weights_sleeps(tmp_path: Path) -> None:
     make_tiny("llama").save_pretrained(tmp_path)
     with LLM(tmp_path, kv_cache_memory=MEMORY) as llm:
@@ -371,7 +370,6 @@ def test_a_module_that_is_sharded_is_refused_by_name(tmp_path: Path) -> None:
         dist.destroy_process_group()
 
 
-@pytest.mark.slow
 def test_an_engine_that_sleeps_has_no_cache_and_draws_the_same_afterwards() -> None:
     model = make_tiny("llama").train()
     before = gradients(model)
@@ -406,7 +404,6 @@ def test_an_engine_that_sleeps_has_no_cache_and_draws_the_same_afterwards() -> N
     assert all(map(torch.equal, gradients(model), before))
 
 
-@pytest.mark.slow
 def test_a_cache_that_no_longer_fits_is_smaller_and_that_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
