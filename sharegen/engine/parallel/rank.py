@@ -35,6 +35,8 @@ def serve(line: Line) -> None:
     except ConnectionError:
         pass  # rank 0 is gone
     except SharegenError as error:
+        if error.__cause__ is not None:  # a forward, which fails where another rank is gone, too
+            time.sleep(_LAST_SECONDS)
         line.say(Failed(error))
     except RuntimeError as error:
         if not is_out_of_memory(error):

@@ -102,9 +102,11 @@ class TensorParallelWorkers:
         self._inside = True
         try:
             yield
-        except (RuntimeError, OSError):
-            with self._changed:
-                self._changed.wait_for(lambda: self._lost, _REASON_SECONDS)
+        except Exception as error:
+            # A forward that fails for want of a rank is told as the model's error when it is tried.
+            if not isinstance(error, SharegenError) or error.__cause__ is not None:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._lost, _REASON_SECONDS)
             if self._lost is not None:
                 raise self._lost from None
             raise

@@ -95,6 +95,20 @@ def _follow_starving(connection: Connection[Any, Any]) -> None:
     _with_third_step(connection, starve)
 
 
+def _follow_into_death(connection: Connection[Any, Any]) -> None:
+    """A rank that is killed while the model is tried, in the midst of its forward."""
+    import os
+    import signal
+
+    from sharegen.engine.model import probe
+
+    def die(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    probe._record = die  # type: ignore[assignment]
+    _follow(connection)
+
+
 def _follow_in_want(connection: Connection[Any, Any]) -> None:
     """A rank that says before its first two batches of prompts that there is no memory."""
     from sharegen.engine.execute import room
@@ -144,6 +158,10 @@ class Rank(Forked):
 
 class StarvingRank(Forked):
     serve = staticmethod(_follow_starving)
+
+
+class DyingRank(Forked):
+    serve = staticmethod(_follow_into_death)
 
 
 class RankInWant(Forked):

@@ -199,6 +199,14 @@ def test_no_memory_on_one_rank(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert_gone(pids)
 
 
+def test_a_rank_that_is_gone_while_the_model_is_tried_is_no_fault_of_the_model(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensor_parallel_workers, "EngineProcess", forked.DyingRank)
+    with pytest.raises(RanksError, match=REASON):
+        led(folder)
+
+
 def test_a_step_that_one_rank_has_no_memory_for_is_taken_back_by_all(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
