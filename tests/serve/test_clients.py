@@ -49,6 +49,19 @@ def test_curl(served: Served, llm: LLM) -> None:
     assert json.loads(done.stdout)["choices"][0]["text"] == want.outputs[0].text
 
 
+def test_a_body_of_100_mb(served: Served) -> None:
+    """It is refused with an answer, and nothing of it is kept."""
+    pieces = (b"x" * 1_000_000 for _ in range(100))
+    connection = served.connection()
+    headers = {"Content-Type": "application/json", "Content-Length": "100000000"}
+    connection.request("POST", "/v1/completions", pieces, headers)
+    answer = connection.getresponse()
+    said = json.loads(answer.read())["error"]["message"]
+    connection.close()
+    assert answer.status == 413 and "--max-body" in said
+    assert served.server.api._held == 0
+
+
 def instances(kind: str, arguments: list[Any]) -> list[Any]:
     from lm_eval.api.instance import Instance
 
