@@ -69,7 +69,7 @@ class JobContent:
         identity = asked.identity
         if identity["dtype"] == "auto":
             identity["dtype"] = recorded.configuration.get("dtype")
-        identity |= of_ranks(asked, identity["dtype"])
+        identity |= of_machine(asked, identity["dtype"])
         names = [asked.model, asked.adapter, asked.revision]
         model = self.weights
         if model is None and names == [
@@ -125,20 +125,31 @@ class JobContent:
             )
 
 
-def of_ranks(configuration: Configuration, dtype: str | None) -> dict[str, int]:
-    """What the ranks that a model is cut among add to the identity.
+def of_machine(configuration: Configuration, dtype: str | None) -> dict[str, int]:
+    """What of the machine changes the samples of this job, and so is in its identity.
 
-    Sums over ranks round otherwise than those of one. On a CPU in float32, where all else that is
-    the same draws the same, that changes samples; elsewhere a batch of another size does, too.
+    Sums over ranks round otherwise than those of one. On a CPU in float32 and in the deterministic
+    mode, where all else that is the same draws the same, that changes samples; elsewhere a batch
+    of another size does, too. In that mode the blocks, which say from how many tokens on prompts
+    share a node, and compiled layers, which round otherwise than others, count as well.
     """
     machine = configuration.machine
-    if machine.tensor_parallel_size == 1 or dtype != "float32":
-        return {}
+    found: dict[str, int] = {}
+    if machine.tensor_parallel_size > 1 and (
+        machine.deterministic or (dtype == "float32" and _is_on_cpu(configuration))
+    ):
+        found["tensor_parallel_size"] = machine.tensor_parallel_size
+    if machine.deterministic:
+        found["block_size"] = machine.block_size
+        if machine.compile is False and not _is_on_cpu(configuration):
+            found["compile"] = False
+    return found
+
+
+def _is_on_cpu(configuration: Configuration) -> bool:
     from sharegen.engine.model.checkpoint.source import resolve_device
 
-    if resolve_device(machine.device).type != "cpu":
-        return {}
-    return {"tensor_parallel_size": machine.tensor_parallel_size}
+    return resolve_device(configuration.machine.device).type == "cpu"
 
 
 def _is_changed(problem: Problem, sampled: Mapping[str, str | None]) -> bool:

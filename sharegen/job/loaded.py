@@ -30,7 +30,7 @@ from sharegen.job.drawn_again import DrawnAgain, draw_again
 from sharegen.job.engines import EngineSpec, sampling_params, start, workers_of
 from sharegen.job.environment import environment
 from sharegen.job.imports import import_engine, on_cpu
-from sharegen.job.job_content import JobContent, of_ranks
+from sharegen.job.job_content import JobContent, of_machine
 from sharegen.job.judging import Judge
 from sharegen.job.machine import (
     blocks_of,
@@ -190,7 +190,7 @@ class LoadedJob:
             self._log_other_bits(None if overwrite else self.own.run, used)
         return Journal.open(
             self.path,
-            self.configuration.identity | {"dtype": dtype} | of_ranks(self.configuration, dtype),
+            self.configuration.identity | {"dtype": dtype} | of_machine(self.configuration, dtype),
             fingerprints=self.content.fingerprints(self.model, self.tokenizer)
             | self.clock.fingerprint,
             extent={**self.configuration.extent, **extent},
@@ -212,12 +212,6 @@ class LoadedJob:
             log(
                 f"{self.path}: was drawn with {other}: what is drawn from now on may have other "
                 "bits than it would have had there"
-            )
-        was = (before.extent.get("sampling") or {}).get("samples")
-        if was == 1 < self.configuration.sampling.samples and "card" in used:
-            log(
-                f"{self.path}: was begun with one sample a prompt, which reads its prompt alone: "
-                "those samples have other bits than if all had been asked at once"
             )
 
     def sample(

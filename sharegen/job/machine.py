@@ -139,14 +139,20 @@ def single(
 ) -> list[bool] | None:
     """Whether so few samples continue each prompt that it lies where their own tokens do; None
     where nothing depends on it: all KV has one format, and what runs decides how it is read.
+
+    In the deterministic mode only those count of which there can never be more: a job that was
+    begun with few samples and goes on with more draws them all in one way.
     """
     blocks = blocks_of(configuration, model)
     if blocks.blocks_per_full == 1 and not configuration.machine.deterministic:
         return None
     from sharegen.engine.core.request import GREEDY_BELOW
 
+    grows = configuration.machine.deterministic
     return [
-        s.rows <= blocks.readers or (s.decoding == "sample" and s.temperature < GREEDY_BELOW)
+        s.temperature < GREEDY_BELOW or (s.rows <= blocks.readers and not grows)
+        if s.decoding == "sample"
+        else s.rows <= blocks.readers
         for s in samplings
     ]
 

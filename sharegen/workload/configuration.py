@@ -134,7 +134,7 @@ class Configuration(Job, OrderParameters, TokenParameters):  # type: ignore[misc
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Configuration:
         """The configuration back from a run.json's `settings` (identity with extent)."""
-        besides = (*_OF_SAMPLES, "shard", "tensor_parallel_size")
+        besides = (*_OF_SAMPLES, "shard", "tensor_parallel_size", "block_size", "compile")
         values = {key: value for key, value in settings.items() if key not in besides}
         return validate(cls, values, "the recorded configuration")
 

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+import pytest
 import torch
 
 from sharegen.cli.plan import plan_table
+from sharegen.common.mappings import merge
 from sharegen.engine.cache.prefix_tree import PrefixTree
+from sharegen.engine.execute.kv_cache import BlockFormat
+from sharegen.job import machine
 from sharegen.job.attention_modes import attention_modes
 from sharegen.job.sharing_plan import LevelMode, SharingPlan, make_plan
 from sharegen.kernels.cost import CostModel
 from sharegen.kernels.tiles import AttentionShape
+from sharegen.workload.configuration import resolve
 
 SHAPE = AttentionShape(32, 8, 128, 128, 16, torch.bfloat16)
 H200_PROGRAMS = 264
@@ -30,6 +38,37 @@ def test_a_problem_with_one_sample_is_read_by_it() -> None:
     assert shots.once < shots.each
     assert (own.level, own.nodes, own.apart) == (1, 512, 512)
     assert own.each < own.once
+
+
+@pytest.mark.parametrize(
+    ("sampling", "is_alone"),
+    [
+        ({"samples": 1, "temperature": 1.0}, False),  # which may be extended
+        ({"samples": 9, "temperature": 1.0}, False),
+        ({"samples": 9, "temperature": 0.0}, True),  # one sequence, however many are asked
+        ({"samples": 1, "decoding": "beam"}, True),  # whose width a journal keeps
+        ({"samples": 4, "decoding": "beam"}, False),
+    ],
+    ids=str,
+)
+def test_in_the_deterministic_mode_a_prompt_is_read_by_what_its_job_can_become(
+    sampling: dict[str, Any], is_alone: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "blocks_of", lambda *_: BlockFormat(1))
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"prompt": "?"}\n')
+    given = {
+        "model": str(tmp_path),
+        "sampling": {"max_tokens": 4} | sampling,
+        "machine": {"device": "cpu"},
+    }
+
+    def found(**mode: Any) -> list[bool] | None:
+        configuration = resolve("prompts", str(rows), merge(given, {"machine": mode}))
+        return machine.single(configuration, None, [configuration.sampling])  # type: ignore[arg-type]
+
+    assert found() is None
+    assert found(deterministic=True) == [is_alone]
 
 
 def test_a_problem_with_many_samples_is_read_once() -> None:

@@ -67,6 +67,13 @@ def test_a_journal_goes_on_in_its_own_mode_alone(folder: Path, tmp_path: Path) -
         run_job(machine(folder, samples=2), path)
 
 
+def test_a_journal_goes_on_with_its_own_blocks_alone(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    run_job(machine(folder, samples=1), path)
+    with pytest.raises(Exception, match="block_size was not set and is now 32"):
+        run_job(machine(folder, samples=2, block_size=32), path)
+
+
 def test_sixteen_bits_on_a_cpu_are_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"deterministic: a CPU rounds .* bfloat16"):
         run_job(machine(folder, dtype="bfloat16"), tmp_path / "a.jsonl")

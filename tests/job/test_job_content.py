@@ -12,7 +12,7 @@ import torch
 
 from sharegen.common.mappings import merge
 from sharegen.errors import JournalError, UsageError
-from sharegen.job.job_content import of_ranks
+from sharegen.job.job_content import of_machine
 from sharegen.job.run_job import run_job
 from sharegen.results.journal.identity import differences
 from sharegen.results.journal.pool import pool
@@ -335,10 +335,34 @@ def test_ranks_are_part_of_it_where_they_change_bits(
         ("cpu", "float32", True), ("cpu", "bfloat16", False), ("cuda", "float32", False),
     ):  # fmt: skip
         monkeypatch.setattr(checkpoint, "resolve_device", lambda _, d=device: torch.device(d))
-        assert bool(of_ranks(job, dtype)) == counts
+        assert bool(of_machine(job, dtype)) == counts
     monkeypatch.undo()
-    one = RunFile(job.identity | of_ranks(configure(place), "float32")).identity
-    two = RunFile(job.identity | of_ranks(job, "float32")).identity
+    one = RunFile(job.identity | of_machine(configure(place), "float32")).identity
+    two = RunFile(job.identity | of_machine(job, "float32")).identity
     assert differences(one, two) == ["tensor_parallel_size was not set and is now 2"]
-    settings = RunFile(job.identity | of_ranks(job, "float32"), extent=job.extent).settings
+    settings = RunFile(job.identity | of_machine(job, "float32"), extent=job.extent).settings
     assert Configuration.from_settings(settings).machine == job.machine
+
+
+def test_in_the_deterministic_mode_blocks_ranks_and_compiled_layers_are_part_of_it(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sharegen.engine.model.checkpoint import source as checkpoint
+
+    def found(device: str, **machine: Any) -> dict[str, Any]:
+        monkeypatch.setattr(checkpoint, "resolve_device", lambda _: torch.device(device))
+        job = configure(place, machine={"deterministic": True} | machine)
+        run = RunFile(job.identity | of_machine(job, "float32"), extent=job.extent)
+        assert Configuration.from_settings(run.settings).machine == job.machine
+        return run.identity
+
+    as_begun = found("cuda")
+    assert as_begun == found("cpu") == found("cpu", compile=False) == found("cuda", compile=True)
+    for machine, said in (
+        ({"block_size": 32}, "block_size was not set and is now 32"),
+        ({"compile": False}, "compile was not set and is now false"),
+        ({"tensor_parallel_size": 2}, "tensor_parallel_size was not set and is now 2"),
+    ):
+        assert differences(as_begun, found("cuda", **machine)) == [said]
+    plain = configure(place, machine={"block_size": 32, "compile": False})
+    assert of_machine(plain, "float32") == {}

@@ -67,3 +67,11 @@ def test_parts_of_it_draw_what_the_whole_draws(latent: Path, tmp_path: Path, sam
     path.write_text("".join(lines[::3]))
     assert run_job(latents(latent, samples, max_sequences=3), path).drawn > 0
     assert records(path) == whole
+
+
+def test_in_the_deterministic_mode_a_prompt_lies_as_that_of_a_job_that_may_grow(
+    latent: Path,
+) -> None:
+    mode = {"deterministic": True}
+    one, more = (plan_job(latents(latent, samples, **mode)) for samples in (1, 40))
+    assert one.kv_shared_bytes == more.kv_shared_bytes

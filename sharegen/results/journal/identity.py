@@ -11,7 +11,12 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-NEWER: dict[str, Any] = {"deterministic": False, "logprobs_mode": "raw_logprobs"}
+NEWER: dict[str, Any] = {
+    "deterministic": False,
+    "logprobs_mode": "raw_logprobs",
+    "block_size": 16,
+    "compile": True,
+}
 """What a name that an identity lacks stands for: how things were before there was such a name.
 
 A setting that joins after 0.1.0 takes a line here, and every journal from before it goes on.
