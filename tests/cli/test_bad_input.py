@@ -218,7 +218,7 @@ def test_unreachable_hub_fails_at_once(sharegen: Command, job: list[object], no_
     check(sharegen(*job, "--model", "someone/nothing"), 1, "someone/nothing", "not reachable")
     ran = sharegen(*job, "--dataset", "someone/nothing")
     check(ran, 1, "--dataset someone/nothing", "not reachable", "local file")
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 30
 
 
 def test_model_that_the_engine_refuses(

@@ -108,7 +108,7 @@ def test_a_killed_driver_takes_its_workers_along(
     assert workers
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    _, alive = psutil.wait_procs(workers, timeout=5)
+    _, alive = psutil.wait_procs(workers, timeout=60)
     assert not alive
     run_job(configuration(folder, dataset, workers=1, max_sequences=4), path)
     assert lines(path) == lines(one)

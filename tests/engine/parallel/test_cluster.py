@@ -281,7 +281,7 @@ def test_an_address_nobody_answers_at(scheme: str) -> None:
     began = time.monotonic()
     with pytest.raises(ClusterError, match="no cluster answers there"):
         Cluster(f"{scheme}127.0.0.1:{free_port()}")
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
 
 
 @pytest.mark.parametrize("address", ["", "here", "http://127.0.0.1:8265", "ray://head"])

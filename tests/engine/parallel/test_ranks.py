@@ -138,7 +138,7 @@ def test_a_rank_that_is_killed_ends_the_engine(folder: Path) -> None:
     os.kill(pids[0], signal.SIGKILL)
     with pytest.raises(RanksError, match=REASON):
         list(stream)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
     assert_gone(pids)
     with pytest.raises(UsageError, match="closed"):
         next(engine.generate(job(SamplingParams())))
@@ -255,6 +255,7 @@ def test_a_worker_ends_with_its_rank_and_a_rank_with_its_worker(
     expected = results(list(engine.generate(requests)))
     engine.close()
     driver = Driver([setting, setting], forked.forked())
+    driver.gather()  # or the rank to be killed may not be there yet
     found = []
     with pytest.warns(UserWarning, match="is gone: rank 1 is gone: it was killed"):
         for completion in driver.generate(requests):
@@ -269,5 +270,5 @@ def test_a_worker_ends_with_its_rank_and_a_rank_with_its_worker(
     os.kill(driver.pids[0], signal.SIGKILL)
     with pytest.raises(WorkersError, match="it was killed"):
         list(stream)
-    assert psutil.wait_procs([rank], timeout=5)[1] == []
+    assert psutil.wait_procs([rank], timeout=60)[1] == []
     driver.close()

@@ -99,11 +99,11 @@ def test_spaces_before_punctuation_stay(make):
 
 
 def test_thousands_a_second():
-    """Loose enough for a busy machine: 1,000 completions of some 100 tokens in two seconds."""
+    """1,000 completions of some 100 tokens take at most two seconds of the processor."""
     tokenizer = byte_level()
     prompt = tokenizer.encode(TEXT[0] * 20, add_special_tokens=False)
     output = tokenizer.encode(TEXT[0] * 2, add_special_tokens=False)
-    begin = time.perf_counter()
+    begin = time.process_time()
     for _ in range(1000):
         completion_text(tokenizer, prompt, output)
-    assert time.perf_counter() - begin < 2
+    assert time.process_time() - begin < 2

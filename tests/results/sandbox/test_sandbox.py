@@ -173,7 +173,7 @@ def test_limits_hold_without_isolation() -> None:
         started = time.monotonic()
         assert run(sandbox, "import time\ntime.sleep(60)").status == "timeout"
         assert run(sandbox, "while True: print('x' * 1000)").status == "output"
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 30
         folder = (
             run(sandbox, "import os\nopen('x', 'w')\nprint(os.getcwd())").output.decode().strip()
         )

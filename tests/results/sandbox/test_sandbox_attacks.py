@@ -58,7 +58,7 @@ def test_memory_is_limited_over_all_processes(sandbox: Sandbox) -> None:
     )
     started = time.monotonic()
     assert run(sandbox, source).status == "memory"
-    assert time.monotonic() - started < 8
+    assert time.monotonic() - started < 30
 
 
 @pytest.mark.parametrize("hidden", [False, True])
@@ -114,7 +114,7 @@ def test_memory_that_processes_do_share_is_counted_once(sandbox: Sandbox) -> Non
 def test_time_is_limited(sandbox: Sandbox, source: str) -> None:
     started = time.monotonic()
     assert run(sandbox, source, limits=ENDLESS).status == "timeout"
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 30
 
 
 @pytest.mark.parametrize(

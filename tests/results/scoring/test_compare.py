@@ -124,6 +124,6 @@ def test_junk_equals_nothing(junk: object) -> None:
 @pytest.mark.parametrize("written", ["1" * 10**6 + "x", "1." + "1" * 10**6 + "e", "1" * 10**6])
 def test_long_numbers_take_no_time(written: str) -> None:
     """Programs choose what is compared here, outside of the sandbox."""
-    started = time.monotonic()
+    started = time.process_time()
     assert not same_output(written, "1.5")
-    assert time.monotonic() - started < 4
+    assert time.process_time() - started < 4

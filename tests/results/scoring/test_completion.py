@@ -150,6 +150,6 @@ def test_an_end_token_that_a_program_writes_ends_nothing() -> None:
 @pytest.mark.parametrize("is_chat", [True, False], ids=["chat", "base"])
 @pytest.mark.turn(6)
 def test_a_long_answer_takes_a_moment(text: str, is_chat: bool) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     completion_of(text + fenced(F), is_chat, ProgramProblem(CHECK))
-    assert time.perf_counter() - started < 6  # on a busy machine
+    assert time.process_time() - started < 6

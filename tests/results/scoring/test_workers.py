@@ -91,7 +91,7 @@ def test_closing_early_ends_what_runs(isolation: Isolation) -> None:
     started = time.monotonic()
     scores.close()
     time.sleep(0.2)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
     left = set(psutil.Process().children(recursive=True)) - before
     assert not left
 
@@ -183,7 +183,7 @@ def test_a_killed_command_leaves_nothing_running(isolation: Isolation, tmp_path:
     family = command.children(recursive=True)
     process.kill()
     process.wait()
-    _, alive = psutil.wait_procs(family, timeout=3)
+    _, alive = psutil.wait_procs(family, timeout=30)
     assert not alive
 
 
