@@ -432,6 +432,12 @@ def card(
         list[str] | None,
         typer.Option(metavar="NAME", help="Measure this row (repeatable).  [default: all]"),
     ] = None,
+    popular: Annotated[
+        bool,
+        typer.Option(
+            "--popular", help="Measure ten popular shapes against their ceilings instead."
+        ),
+    ] = False,
     device: Annotated[
         str, typer.Option(help="Which rows: cuda, cpu, or auto, for what there is.")
     ] = "auto",
@@ -479,6 +485,8 @@ def card(
     Example: python -m benchmarks card --budget 1500
 
     Example: python -m benchmarks card --rows llama3-8b-gsm8k-bf16 --rows tokasaurus
+
+    Example: python -m benchmarks card --popular --budget 1500
     """
     from benchmarks.card.machine import find_machine
     from benchmarks.card.session import Asked, listed, measure_rows
@@ -488,7 +496,9 @@ def card(
         raise UsageError(f"--device {device}: it must be auto, cuda or cpu")
     if rehearse and results.resolve() == RESULTS.resolve():
         raise UsageError("--rehearse measures nothing that counts: give --results another folder")
-    asked = Asked(results, rows or (), device, budget, gsm8k, rehearse, busy)
+    if popular and rows:
+        raise UsageError("--popular names its own rows: leave out --rows")
+    asked = Asked(results, rows or (), device, budget, gsm8k, rehearse, busy, popular)
     machine = find_machine(commit)
     if show:
         for line in listed(asked, machine):

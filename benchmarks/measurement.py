@@ -138,6 +138,7 @@ class Numbers(_Part):
 
     seconds: the sampling of `tokens`. command_seconds: a whole command, of which start_seconds
     came before its first sample was asked for, and end_seconds after the last one had come.
+    parts_ms: of step_ms, by part (`sharegen/bench/parts.py`), which may run side by side.
     call_tokens_per_second: of a server, what one call of `LLM.generate` draws that asks the same.
     """
 
@@ -149,6 +150,7 @@ class Numbers(_Part):
     end_seconds: Positive | None = None
     ceiling_tokens_per_second: Positive | None = None
     step_ms: Positive | None = None
+    parts_ms: dict[str, Positive] = {}
     slots_taken: Positive | None = None
     one_engine_tokens_per_second: Positive | None = None
     weights_bytes: int | None = None
@@ -203,7 +205,7 @@ class Measurement(_Part):
 
     name: str
     row: str
-    kind: Literal["job", "command", "cpu", "attention", "sums", "serve", "start"]
+    kind: Literal["job", "ceiling", "command", "cpu", "attention", "sums", "serve", "start"]
     command: str | None
     date: datetime.date
     commit: Annotated[str, Field(pattern=r"^[0-9a-f]{7,40}(\+changes)?$")] | None

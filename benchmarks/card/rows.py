@@ -25,7 +25,7 @@ class CardRow:
     """
 
     name: str
-    kind: Literal["job", "command", "cpu", "attention"]
+    kind: Literal["job", "ceiling", "command", "cpu", "attention"]
     engine: tuple[str, ...]
     start: int
     seconds: int
@@ -53,7 +53,8 @@ SHAPES = "benchmarks/shapes"
 """The folder of the shapes that `sharegen bench decode` does not know by name."""
 
 _OWN = ("llama3.2-1b", "qwen3-8b", "qwen3-30b-a3b", "gpt-oss-20b", "qwen3.5-9b", "rehearsal")
-_FP8 = ("--quantization", "fp8", "--kv-cache-dtype", "fp8")
+FP8 = ("--quantization", "fp8", "--kv-cache-dtype", "fp8")
+"""The flags of a row whose weights and KV cache are FP8."""
 _QUICK = ("--no-ceiling", "--no-parts")
 
 
@@ -76,7 +77,7 @@ def _jobs(
     if "--workers" not in more:
         engine += _QUICK if "--tensor-parallel-size" not in more else _QUICK[1:]
     if precision == "FP8":
-        engine += _FP8
+        engine += FP8
     for workload, took in seconds.items():
         name = "-".join(filter(None, (shape, workload, precision.lower(), ending)))
         found = (peers or {}).get(workload)
@@ -170,12 +171,14 @@ def rehearsed(row: CardRow) -> CardRow | None:
         return replace(small, engine=tuple(fewer.get(word, word) for word in row.engine))
     if row.gpus > 1 and _RANKS[0] in row.engine:
         return None
-    words = list(_without(row.engine, _FP8))
-    words[words.index("--shape") + 1] = f"{SHAPES}/rehearsal"
+    words = list(_without(row.engine, FP8))
+    own = f"/{row.shape}" if row.kind == "ceiling" else ""  # small, of the same architecture
+    words[words.index("--shape") + 1] = f"{SHAPES}/rehearsal{own}"
     if "--max-sequences" in words:
         words[words.index("--max-sequences") + 1] = "8"
     words += ["--device", "cpu", "--dtype", "float32", "--no-compile"]
-    return replace(small, engine=tuple(words), workload="64,16,4,2,8")
+    steps = 48 if row.kind == "ceiling" else 8  # enough for the parts of a step
+    return replace(small, engine=tuple(words), workload=f"64,16,4,2,{steps}")
 
 
 def _without(words: tuple[str, ...], left_out: tuple[str, ...]) -> Iterator[str]:

@@ -18,6 +18,7 @@ from typing import Any
 from benchmarks.card.machine import ROOT
 from benchmarks.card.rows import SHAPES, CardRow, command_of
 from benchmarks.measurement import Engines, Layer, Numbers, Peer, Workload
+from sharegen.bench.parts import PARTS
 from sharegen.errors import SharegenError
 from sharegen.results.journal.run_file import RunFile, run_file_path
 from sharegen.results.screen.summary import slots_taken
@@ -98,11 +99,18 @@ def _job(row: CardRow, printed: dict[str, Any]) -> Ran:
         start_seconds=printed.get("start_seconds"),
         ceiling_tokens_per_second=printed.get("ceiling_tokens_per_second"),
         step_ms=printed.get("step_ms"),
+        parts_ms=_parts(printed),
         one_engine_tokens_per_second=printed.get("one_tokens_per_second"),
         weights_bytes=printed.get("weights_bytes"),
         peak_kv_bytes=printed["peak_kv_reserved_bytes"],
     )
     return Ran(_typed(row), numbers, workload, engines, row.peers, printed)
+
+
+def _parts(printed: dict[str, Any]) -> dict[str, float]:
+    """The parts of a step that take any time, but for the whole."""
+    parts = {part: printed.get(f"{part}_ms", 0.0) for part in (*PARTS, "idle")}
+    return {part: ms for part, ms in parts.items() if ms > 0}
 
 
 def _generate(row: CardRow, printed: dict[str, Any]) -> Ran:
@@ -183,7 +191,7 @@ def _command(row: CardRow, setting: Setting) -> Ran:
 
 
 _WAYS: dict[str, Callable[[CardRow, dict[str, Any]], Ran]] = {
-    "job": _job, "cpu": _generate, "attention": _attention,
+    "job": _job, "ceiling": _job, "cpu": _generate, "attention": _attention,
 }  # fmt: skip
 
 

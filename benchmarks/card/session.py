@@ -14,6 +14,7 @@ from pathlib import Path
 import typer
 
 from benchmarks.card.machine import Machine
+from benchmarks.card.popular import POPULAR
 from benchmarks.card.rows import ROWS, CardRow, rehearsed, together
 from benchmarks.card.running import GSM8K_FILES, Ran, Setting, run_rows
 from benchmarks.measurement import Card, Measurement
@@ -23,9 +24,9 @@ from sharegen.errors import SharegenError, UsageError
 
 @dataclass(frozen=True)
 class Asked:
-    """names: of rows, all where there are none. device: auto, cuda or cpu: which rows. budget:
-    seconds. results: the folder that files go to, or a file of lines. busy: others use the
-    machine.
+    """names: of rows, all where there are none. popular: the popular shapes' are all. device: auto,
+    cuda or cpu: which rows. budget: seconds. results: the folder that files go to, or a file of
+    lines. busy: others use the machine.
     """
 
     results: Path
@@ -35,6 +36,7 @@ class Asked:
     gsm8k: Path | None = None
     rehearse: bool = False
     busy: bool = False
+    popular: bool = False
 
 
 @dataclass(frozen=True)
@@ -45,13 +47,16 @@ class State:
     why_not: str | None
 
 
-def chosen(names: Sequence[str]) -> list[CardRow]:
+def chosen(names: Sequence[str], popular: bool = False) -> list[CardRow]:
     """Rows by name, in the order of their importance. Raises UsageError."""
-    known = [row.name for row in ROWS]
+    rows = (*ROWS, *POPULAR)
+    known = [row.name for row in rows]
     wrong = [name for name in names if name not in known]
     if wrong:
         raise UsageError(f"--rows {wrong[0]}: there is no such row: --list shows them")
-    return [row for row in ROWS if not names or row.name in names]
+    if not names:
+        return list(POPULAR if popular else ROWS)
+    return [row for row in rows if row.name in names]
 
 
 def states(asked: Asked, machine: Machine) -> Iterator[State]:
@@ -59,7 +64,7 @@ def states(asked: Asked, machine: Machine) -> Iterator[State]:
     _check_data(asked.gsm8k)
     measured = read_results(asked.results)
     done = {(each.row, each.commit, each.card.label) for each in measured}
-    for row in chosen(asked.names):
+    for row in chosen(asked.names, asked.popular):
         name, found = row.name, rehearsed(row) if asked.rehearse else row
         if found is None:
             yield State(row, "it cannot be rehearsed on a CPU")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.measurement import Measurement
-from benchmarks.tables.markdown import number, table
+from benchmarks.tables.markdown import number, table, with_table
 from benchmarks.tables.marks import Marks
-from sharegen.errors import DataError
 from sharegen.results.report.axes import Axes, LegendEntry, Scale, nice
 from sharegen.results.report.figures import PRINT
 from sharegen.results.report.picture import Picture, Theme
@@ -26,8 +24,6 @@ ROWS = (
     "llama3-70b-gsm8k-bf16-ranks-2",
 )
 """What README shows, in this order, of what was measured beside another program."""
-
-_MARKER = re.compile(r"(<!-- table: speed -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
 _NAMES = {
     "llama3-8b": "Llama-3-8B",
@@ -48,13 +44,7 @@ def headline(measured: Sequence[Measurement]) -> list[Measurement]:
 
 def readme(text: str, measured: Sequence[Measurement]) -> str:
     """README with its table of today. Raises DataError where the table has no place."""
-    if not _MARKER.search(text):
-        raise DataError(
-            "README.md: it has no lines `<!-- table: speed -->` and `<!-- end of table -->`: put "
-            "them where the table belongs"
-        )
-    made = speed_table(headline(measured))
-    return _MARKER.sub(lambda found: f"{found[1]}\n{made}\n\n{found[2]}", text, count=1)
+    return with_table(text, "speed", speed_table(headline(measured)), "README.md")
 
 
 def speed_table(rows: Sequence[Measurement]) -> str:

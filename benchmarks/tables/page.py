@@ -8,6 +8,7 @@ from benchmarks.card.rows import ROWS
 from benchmarks.measurement import Measurement, Peer
 from benchmarks.tables.markdown import number, table
 from benchmarks.tables.marks import Marks, differences
+from benchmarks.tables.popular import popular_table
 from benchmarks.tables.starts import starts_table
 
 _HEAD = """# Benchmarks
@@ -58,6 +59,8 @@ def page(measured: Sequence[Measurement]) -> str:
     parts = [
         _HEAD,
         *_section("One GPU", [row for row in jobs if row.card.count == 1], _job),
+        f"## Ten popular shapes\n\n{_INTRODUCTIONS['Ten popular shapes']}\n",
+        popular_table(measured) + "\n",
         *_section("Several GPUs", [row for row in jobs if row.card.count > 1], _parallel),
         *_section("A whole command", _of(measured, "command"), _command),
         *_section("The first sample", _of(measured, "start"), None),
@@ -78,6 +81,11 @@ def _of(measured: Sequence[Measurement], kind: str) -> list[Measurement]:
 
 
 _INTRODUCTIONS = {
+    "Ten popular shapes": "The public configs with random weights, each on the workload gsm8k "
+    "with up to 1,024 sequences, beside the same job with attention replaced by a copy, and a "
+    "hybrid's mixers, too. The milliseconds of a step are the GPU's, by part; what runs side by "
+    "side counts twice, and the host's are those in which the GPU waits. `python -m benchmarks "
+    "card --popular` measures them.",
     "One GPU": "Whole jobs. The peer is the fastest program that did the same work, of "
     "[all](#peers).",
     "Several GPUs": "`workers` are engines with a GPU each, `ranks` the GPUs that one engine's "

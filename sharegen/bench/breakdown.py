@@ -1,31 +1,23 @@
-"""Where the time of a job goes on a GPU: prefill and decoding, and the parts of a decoding step."""
+"""Where the time of a job goes: prefill and decoding on a GPU, and the parts of a decoding step."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity
 
+from sharegen.bench.parts import PARTS, part_of
 from sharegen.engine.core.batch import DecodeBatch
 from sharegen.engine.engine import Engine
 from sharegen.engine.execute.drawn import Drawn
 
 _STEADY, _SETTLING, _PROFILED = 8, 6, 24  # full steps: before the profiler, before it counts, then
 _NEEDED = _STEADY + _SETTLING + _PROFILED
-
-_PARTS = {
-    "shared": ("_shared_kernel",),
-    "suffix": ("_suffix_kernel", "_merge_kernel", "_merge_rows_kernel"),
-    "store": ("_store_kernel", "_store_fp8_kernel", "_rotate_and_store_kernel"),
-    "sampling": (
-        "_pieces_kernel", "_threshold_kernel", "_survivors_kernel", "_pick_kernel",
-        "_penalise_kernel", "_segments_kernel",
-    ),
-    "ranks": ("nccl", "all_reduce"),
-}  # fmt: skip
 
 Span = tuple[float, float]
 
@@ -79,9 +71,10 @@ class StepProfile:
         self.rows = rows
         self._decode: Callable[[DecodeBatch], Drawn] = self.runner.decode
         self._steps = 0
-        self._profiler = torch.profiler.profile(
-            activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True
-        )
+        self._on_gpu = self.runner.device.type == "cuda"
+        self._seconds = 0.0  # on a CPU, of the steps that were profiled
+        kind = ProfilerActivity.CUDA if self._on_gpu else ProfilerActivity.CPU
+        self._profiler = torch.profiler.profile(activities=[kind], acc_events=True)
 
     def __enter__(self) -> StepProfile:
         setattr(self.runner, "decode", self._watched)  # noqa: B010 (a method, for a while)
@@ -96,11 +89,14 @@ class StepProfile:
         full = batch.num_rows >= self.rows  # more of them where they end early
         if full and self._steps == _STEADY:
             self._profiler.start()
+            self._begun = time.perf_counter()
         drawn = self._decode(batch)
         if full:
             self._steps += 1
             if self._steps == _NEEDED:
-                torch.cuda.synchronize(self.runner.device)
+                if self._on_gpu:
+                    torch.cuda.synchronize(self.runner.device)
+                self._seconds = time.perf_counter() - self._begun
                 self._profiler.stop()
         return drawn
 
@@ -108,11 +104,16 @@ class StepProfile:
         """Return the milliseconds of a step by part, `idle` and the whole step.
 
         shared and suffix run side by side, so the parts may be more than the whole. ranks: what
-        several of them pass on, waiting for each other included. Empty, with the reason on stderr,
-        where too few steps were seen.
+        several of them pass on, waiting for each other included. idle: what the GPU waits for the
+        host; on a CPU all that is no operator. Empty, with the reason on stderr, where too few
+        steps were seen.
         """
         if self._steps < _NEEDED:
             return _nothing(f"{self._steps} had all {self.rows:,} rows, and it takes {_NEEDED}")
+        if not self._on_gpu:
+            operators = self._profiler.key_averages()
+            times = [(each.key, each.self_cpu_time_total) for each in operators]
+            return of_operators(times, self._seconds * 1e6, _NEEDED - _STEADY)
         events: Iterable[Any] = self._profiler.events() or ()
         kernels = sorted(
             (event.time_range.start, event.time_range.end, event.name)
@@ -138,12 +139,22 @@ def by_part(kernels: list[tuple[float, float, str]], steps: int) -> dict[str, fl
         return None
     begin, finish = ends[-steps - 1], ends[-1]
     inside = [kernel for kernel in kernels if begin <= kernel[0] < finish]
-    times = dict.fromkeys([*_PARTS, "rest"], 0.0)
+    times = dict.fromkeys(PARTS, 0.0)
     for start, end, name in inside:
-        part = next((p for p, names in _PARTS.items() if any(n in name for n in names)), "rest")
-        times[part] += end - start
+        times[part_of(name)] += end - start
     busy = _union([(start, min(end, finish)) for start, end, _ in inside])
     times |= {"idle": finish - begin - busy, "step": finish - begin}
+    return {f"{part}_ms": time / steps / 1e3 for part, time in times.items()}
+
+
+def of_operators(
+    operators: Iterable[tuple[str, float]], whole: float, steps: int
+) -> dict[str, float]:
+    """The parts of a step on a CPU: operators' own microseconds in `steps` steps of `whole`."""
+    times = dict.fromkeys(PARTS, 0.0)
+    for name, own in operators:
+        times[part_of(name)] += own
+    times |= {"idle": max(0.0, whole - sum(times.values())), "step": whole}
     return {f"{part}_ms": time / steps / 1e3 for part, time in times.items()}
 
 

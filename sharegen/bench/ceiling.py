@@ -6,7 +6,8 @@ sampling and scheduling stay.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +33,22 @@ def leave_attention_out(engine: Engine) -> None:
         engine.runner.states.pool = Unmixed(engine.runner.states.pool)
     if engine.runner.graphs is not None:
         engine.runner.graphs.clear()
+
+
+@contextmanager
+def attention_left_out(engine: Engine) -> Iterator[None]:
+    """Leave attention out inside of the `with` block alone."""
+    runner = engine.runner
+    attention, pool = runner.attention, None if runner.states is None else runner.states.pool
+    leave_attention_out(engine)
+    try:
+        yield
+    finally:
+        runner.attention = attention
+        if runner.states is not None and pool is not None:
+            runner.states.pool = pool
+        if runner.graphs is not None:
+            runner.graphs.clear()
 
 
 class Unmixed(StatePool):

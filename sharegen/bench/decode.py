@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from sharegen.bench.breakdown import PhaseClock, StepProfile
-from sharegen.bench.ceiling import leave_attention_out
+from sharegen.bench.ceiling import attention_left_out
 from sharegen.bench.engines import Engines, tree_of
 from sharegen.bench.shapes import WARM_UP, Workload, workload
 from sharegen.bench.table import print_table
@@ -56,8 +56,8 @@ def decode(
     nothing (every sequence stores and reads its whole prompt), 1 the prefix alone, 2 prefix and
     problems. max_sequences: rows, at most; fewer where the workloads have fewer samples or memory
     does not hold them. quantization: "fp8" for FP8 weights; kv_cache_dtype: "fp8" for the KV that
-    one sequence alone reads. ceiling, largest: of one workload alone; largest: also with as many
-    rows as memory holds (fitting_rows), up to 4,096. parts: of a full step, on a GPU.
+    one sequence alone reads. largest: of one workload alone, also with as many rows as memory holds
+    (fitting_rows), up to 4,096. parts: of a full step.
     tensor_parallel_size: GPUs that the model is cut among; then without ceiling and largest.
     read_by_each: what is shared is stored once, and read by each row for itself, as
     PagedAttention does.
@@ -90,8 +90,8 @@ def decode(
         if parts:
             result |= _parts(engine, job, levels, temperature, rows)
         if ceiling and tensor_parallel_size == 1:
-            leave_attention_out(engine)
-            bound = measure(engine, job, levels, temperature)
+            with attention_left_out(engine):
+                bound = measure(engine, job, levels, temperature)
             result["ceiling_tokens_per_second"] = bound["tokens_per_second"]
             result["ceiling_decode_seconds"] = bound["decode_seconds"]
             result["share_of_ceiling"] = result["tokens_per_second"] / bound["tokens_per_second"]
@@ -183,9 +183,7 @@ def measure_again(engine: Engine, job: Workload, levels: int, temperature: float
 def _parts(
     engine: Engine, job: Workload, levels: int, temperature: float, rows: int
 ) -> dict[str, float]:
-    """Where the time of a step with `rows` sequences goes, from one more job on a GPU."""
-    if engine.model.device.type != "cuda":
-        return {}
+    """Where the time of a step with `rows` sequences goes, from one more job."""
     with StepProfile(engine, rows) as profile:
         run_job(engine, replace(job, output=min(job.output, _PROFILED)), levels, temperature)
     return profile.milliseconds()

@@ -53,13 +53,13 @@ def decode(
     ceiling: Annotated[
         bool | None,
         typer.Option(
-            help="Also run the job with attention replaced by a copy.  [default: ceiling, of one "
+            help="Also run each job with attention replaced by a copy.  [default: ceiling, of one "
             "workload on one GPU]"
         ),
     ] = None,
     parts: Annotated[
         bool | None,
-        typer.Option(help="On a GPU also time the parts of a full step.  [default: parts]"),
+        typer.Option(help="Also time the parts of a full step.  [default: parts]"),
     ] = None,
     largest: Annotated[
         bool, typer.Option(help="Also run it with as many sequences as memory holds, up to 4,096.")
@@ -82,8 +82,8 @@ def decode(
     from sharegen.errors import UsageError
 
     loads = workload or ["gsm8k"]
-    if len(loads) > 1 and (workers > 1 or ceiling or largest):
-        raise UsageError("several workloads: leave out --workers, --ceiling and --largest")
+    if len(loads) > 1 and (workers > 1 or largest):
+        raise UsageError("several workloads: leave out --workers and --largest")
     if tensor_parallel_size > 1 and (workers > 1 or ceiling or largest):
         raise UsageError("--tensor-parallel-size: leave out --workers, --ceiling and --largest")
     if workers > 1:
@@ -119,7 +119,7 @@ def decode(
         kv_cache_dtype=kv_cache_dtype,
         device=device,
         compile_model=compile_model,
-        ceiling=ceiling is not False and len(loads) == 1,
+        ceiling=len(loads) == 1 if ceiling is None else ceiling,
         parts=parts is not False,
         largest=largest,
         tensor_parallel_size=tensor_parallel_size,

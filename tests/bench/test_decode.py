@@ -12,6 +12,7 @@ import torch
 
 from sharegen.bench.breakdown import StepProfile, by_part
 from sharegen.bench.decode import decode as run
+from sharegen.bench.parts import PARTS
 from sharegen.cli import main
 from tests.engine.tiny_models import tiny_config
 
@@ -77,7 +78,15 @@ def test_workloads_on_one_engine(shape: str, capsys: pytest.CaptureFixture[str])
     assert first["seconds"] == sorted(first["runs_seconds"])[1]
 
 
-@pytest.mark.parametrize("more", [["--ceiling"], ["--largest"], ["--workers", "2"]])
+def test_each_of_several_workloads_has_its_ceiling(shape: str) -> None:
+    """Between which attention is there again: all runs of one workload draw the same tokens."""
+    loads = ["40,20,3,4,6", "8,8,2,1,3"]
+    found = list(run(shape, loads, device="cpu", dtype="float32"))
+    assert all(each["ceiling_tokens_per_second"] > 0 for each in found)
+    assert [each["steps_by_levels"] for each in found] == [{"0 1": 5}, {"": 2}]
+
+
+@pytest.mark.parametrize("more", [["--largest"], ["--workers", "2"]])
 def test_several_workloads_are_measured_alone(
     more: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -130,16 +139,25 @@ def test_parts_of_a_step() -> None:
         ]
     parts = by_part(kernels, 2)
     assert parts == pytest.approx(
-        {"shared_ms": 0.020, "suffix_ms": 0.030, "store_ms": 0.002, "sampling_ms": 0.005,
-         "ranks_ms": 0.0, "rest_ms": 0.040, "idle_ms": 0.018, "step_ms": 0.100}
+        dict.fromkeys([f"{part}_ms" for part in PARTS], 0.0)
+        | {"shared_ms": 0.020, "suffix_ms": 0.030, "store_ms": 0.002, "sampling_ms": 0.005,
+           "products_ms": 0.040, "idle_ms": 0.018, "step_ms": 0.100}
     )  # fmt: skip
     assert by_part(kernels, 3) is None
 
 
-class Steps:
-    """A runner that does nothing."""
+def test_parts_of_a_step_on_a_cpu(shape: str) -> None:
+    """Operators' own times, and what no operator took."""
+    result = decode(shape, "40,20,3,4,40", device="cpu", dtype="float32", ceiling=False)
+    parts = [result[f"{part}_ms"] for part in (*PARTS, "idle")]
+    assert result["products_ms"] > 0 and result["attention_ms"] > 0
+    assert sum(parts) >= result["step_ms"] * 0.999 > 0
 
-    device = torch.device("cpu")
+
+class Steps:
+    """A GPU's runner that does nothing."""
+
+    device = torch.device("cuda")
 
     def decode(self, batch: Any) -> None:
         pass

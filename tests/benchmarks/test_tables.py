@@ -10,10 +10,13 @@ from xml.etree import ElementTree
 
 import pytest
 
+from benchmarks.card.popular import SHAPE_TABLE
 from benchmarks.measurement import Measurement
 from benchmarks.tables.headline import THEMES, chart, headline, readme, speed_table
+from benchmarks.tables.markdown import with_table
 from benchmarks.tables.marks import Marks, differences
 from benchmarks.tables.page import page
+from benchmarks.tables.popular import popular_table
 from benchmarks.tables.writing import ROOT, made
 from sharegen.errors import DataError
 
@@ -94,6 +97,34 @@ def test_a_readme_without_its_markers_is_told_where_they_belong() -> None:
     text = readme("a\n<!-- table: speed -->\nold\n<!-- end of table -->\nb\n", [row()])
     assert text.startswith("a\n<!--") and text.endswith("-->\nb\n") and "old" not in text
     assert readme(text, [row()]) == text
+
+
+def popular(**changes: Any) -> Measurement:
+    numbers = {
+        "tokens_per_second": 150.0, "ceiling_tokens_per_second": 200.0, "step_ms": 20.0,
+        "parts_ms": {"products": 12.0, "shared": 1.0, "suffix": 2.0, "norms": 0.5, "idle": 1.5},
+    }  # fmt: skip
+    return row(kind="ceiling", shape="phi-4", numbers=numbers, **changes)
+
+
+def test_the_popular_shapes_are_all_there_measured_or_not() -> None:
+    text = popular_table([popular(), row(shape="phi-4", date=date(2026, 11, 27))])
+    lines = {line.split(" | ")[0].strip("| "): line for line in text.splitlines()[2:]}
+    assert list(lines) == [shape.title for shape in SHAPE_TABLE]
+    assert lines["Phi-4"].startswith("| Phi-4 | bf16 | 150 | 200 | 75% | 20.0 | 12.0 | 3.0 |")
+    assert "not measured | not measured" in lines["Gemma-3-12B"]
+    without = popular_table([row(shape="phi-4"), popular(card={"count": 2}), row()])
+    assert "| Phi-4 | bf16 | 150 | not measured |" in without
+
+
+def test_fp8_has_a_line_of_its_own_where_it_was_measured() -> None:
+    text = popular_table([popular(), popular(precision="FP8", row="y")])
+    assert text.count("| Phi-4 |") == 2 and "| Phi-4 | FP8 |" in text
+
+
+def test_a_page_without_the_table_s_place_is_told_where_it_belongs() -> None:
+    with pytest.raises(DataError, match=r"models\.md: .*table: popular"):
+        with_table("# Models\n", "popular", "made", "models.md")
 
 
 @pytest.mark.parametrize("name", THEMES)

@@ -8,6 +8,9 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from benchmarks.measurement import read_all
+from benchmarks.tables.markdown import END, begin
+from benchmarks.tables.popular import popular_table
 from sharegen.engine.model.attention.layer_spec import LayerSpec
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.tensor_parallel.sharding_plan import DIVISIBLE
@@ -143,6 +146,19 @@ a kind that is not known, a tokenizer that transformers cannot make of it, and p
 file scales in another way than Llama 3 does (YaRN, long RoPE): transformers would leave it out.
 Its weights are in host memory as a whole before they go to a GPU, and transformers reads its header
 several times, which takes some seconds.
+
+## Ten popular shapes
+
+What ten of these draw on one GPU, from their public configs with random weights: the workload gsm8k
+with up to 1,024 sequences, beside the same job with attention (and a hybrid's mixers) replaced by a
+copy. A step's milliseconds are told by part. `python -m benchmarks card --popular` measures them on
+your card, and [benchmarks](../benchmarks.md) has the commands and versions.
+
+{begin("popular")}
+
+{popular_table(read_all())}
+
+{END}
 
 ## The table
 

@@ -16,6 +16,7 @@ import pytest
 
 from benchmarks.card import running, session
 from benchmarks.card.machine import ROOT, Gpu, Machine, visible
+from benchmarks.card.popular import POPULAR, SHAPE_TABLE
 from benchmarks.card.rows import ROWS, CardRow, command_of, rehearsed, together
 from benchmarks.card.running import Ran, Setting
 from benchmarks.card.session import Asked, chosen, listed, measure_rows, states
@@ -29,6 +30,17 @@ from sharegen.errors import SharegenError, UsageError
 H200 = Gpu("NVIDIA H200", "GPU-a", 140.4, 700.0, "580.1")
 ONE = Machine((H200,), "a CPU, 2 cores", "1234567", "13.0")
 NONE = Machine((), "a CPU, 2 cores", "1234567", None)
+
+
+SIZES = {
+    "vocab_size", "hidden_size", "intermediate_size", "moe_intermediate_size", "num_hidden_layers",
+    "num_attention_heads", "num_key_value_heads", "head_dim", "num_experts", "num_local_experts",
+    "n_routed_experts", "sliding_window", "kv_lora_rank", "q_lora_rank", "qk_nope_head_dim",
+    "qk_rope_head_dim", "v_head_dim", "linear_num_key_heads", "linear_num_value_heads",
+    "linear_key_head_dim", "linear_value_head_dim", "query_pre_attn_scalar",
+    "bos_token_id", "eos_token_id", "pad_token_id",
+}  # fmt: skip
+"""What a shape and its small one may differ in."""
 
 
 def left_out(asked: Asked, machine: Machine) -> dict[str, str]:
@@ -46,6 +58,32 @@ def test_every_shape_and_workload_is_there() -> None:
     assert workloads | {"llama3-8b", "llama3-70b"} <= words
     own = [word for word in words if word.startswith("benchmarks/shapes/")]
     assert len(own) == 5 and all((ROOT / word / "config.json").is_file() for word in own)
+
+
+def test_the_ten_popular_shapes_have_configs_and_small_ones_of_the_same_architecture() -> None:
+    assert len(SHAPE_TABLE) == 10
+    for shape in SHAPE_TABLE:
+        folders = (ROOT / "benchmarks/shapes" / each / shape.name for each in (".", "rehearsal"))
+        large, small = (json.loads((each / "config.json").read_text()) for each in folders)
+        assert large.keys() == small.keys()
+        assert {name for name in large if large[name] != small[name]} <= SIZES
+        assert small["hidden_size"] == 64
+
+
+def test_popular_rows_have_their_ceilings_and_are_rehearsed_in_their_own_architecture() -> None:
+    assert [row.name for row in chosen([], popular=True)] == [row.name for row in POPULAR]
+    bf16 = [row for row in POPULAR if row.precision == "bf16"]
+    assert {row.shape for row in bf16} == {shape.name for shape in SHAPE_TABLE}
+    assert {row.shape for row in bf16 if row.workload == "few"} == {
+        shape.name for shape in SHAPE_TABLE if shape.has_experts
+    }
+    assert not any(row.gib > 79 for row in POPULAR)  # all fit a card of 80 GB
+    for row in POPULAR:
+        small = rehearsed(row)
+        assert small is not None and "--ceiling" in row.command and "--ceiling" in small.command
+        assert f"benchmarks/shapes/rehearsal/{row.shape}" in small.command
+    groups = list(together(POPULAR))
+    assert len(groups) == len({row.engine for row in POPULAR})  # rows of one engine, one start
 
 
 def test_an_unknown_row_is_wrong_usage() -> None:
@@ -188,6 +226,7 @@ def test_visible_cards_are_those_that_cuda_would_see() -> None:
     ("words", "said"),
     [
         (["--rehearse"], "--rehearse measures nothing that counts"),
+        (["--popular", "--rows", "x"], "--popular names its own rows"),
         (["--device", "tpu"], "it must be auto, cuda or cpu"),
         (["--rows", "x", "--list", "--commit", "1234567"], "there is no such row"),
     ],
