@@ -2,7 +2,7 @@
 
 All of it runs in the thread that listens, on one event loop; what a body costs to read (templates,
 tokenising) in a second thread, and in a third where the body is large: to tokenise megabytes takes
-seconds, for which nobody else waits.
+seconds, for which nobody else waits. A body that was read before is not read again.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from sharegen.serve.faults import Refusal
 from sharegen.serve.guard import Guard
 from sharegen.serve.limits import Limits
 from sharegen.serve.metrics import Counts, as_text
+from sharegen.serve.read_bodies import ReadBodies
 from sharegen.serve.ticket import News, Ticket
 
 _LARGE = 256 << 10  # bytes of a body that others do not wait for
@@ -66,6 +67,7 @@ class Api:
         self._tokenizer, self._spell = tokenizer, spell
         self._created = int(time.time())
         self._held = 0  # bytes of bodies that are received, or wait to be read
+        self._read = ReadBodies()
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="sharegen-read")
         self._reading_large = ThreadPoolExecutor(1, thread_name_prefix="sharegen-read-large")
         guard = Middleware(
@@ -150,9 +152,15 @@ class Api:
         body = bytearray()
         try:
             await self._receive_in_time(request, body)
+            whole = bytes(body)
+            known = self._read.get(endpoint, whole)
+            if known is not None:
+                return known
             by = self._reading if len(body) <= _LARGE else self._reading_large
             reading = asyncio.get_running_loop().run_in_executor
-            return await reading(by, self._reader.read, endpoint, bytes(body))
+            asked = await reading(by, self._reader.read, endpoint, whole)
+            self._read.remember(whole, asked)
+            return asked
         finally:
             self._held -= len(body)
 

@@ -64,7 +64,8 @@ class Asked:
 
     prompts: token ids of each, and texts what they are as text where they were given as such.
     counts_prompt_alone: whether nothing is wanted but what the model says of the prompt.
-    tool_choice: of a chat whose answer may call functions.
+    tool_choice: of a chat whose answer may call functions. lasts: whether the same body asks the
+    same at any time.
     """
 
     endpoint: Endpoint
@@ -75,6 +76,7 @@ class Asked:
     metadata: Mapping[str, str] | None
     counts_prompt_alone: bool
     tool_choice: ToolChoice | None = None
+    lasts: bool = False
 
     def requests(self, next_key: Callable[[], int]) -> list[Request]:
         """What the engine is asked; samples of a seed are those of `LLM.generate`."""
@@ -159,7 +161,10 @@ class Reader:
         texts = [p.content if isinstance(p.content, str) else None for p in asked.prompts]
         metadata = body.get("metadata")
         choice = asked.tool_choice
-        return Asked(endpoint, prompts, texts, params, delivery, metadata, prompt_alone, choice)
+        return Asked(
+            endpoint, prompts, texts, params, delivery, metadata, prompt_alone, choice,
+            lasts=self._tokens.last(asked.prompts),
+        )  # fmt: skip
 
     def _check_name(self, name: Any) -> None:
         if isinstance(name, str) and name not in self._names:

@@ -33,10 +33,18 @@ class Tokens:
         """Those of each prompt. Raises the first ModelError of a chat that has none."""
         return [self._of(prompt) for prompt in prompts]
 
+    def last(self, prompts: Sequence[Prompt]) -> bool:
+        """Whether prompts that were asked are the same token ids at any time, as far as is known.
+
+        Those of a template that writes the time are not.
+        """
+        with self._lock:
+            return all(isinstance(p.content, tuple) or _name(p) in self._known for p in prompts)
+
     def _of(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt.content, tuple):
             return list(prompt.content)
-        name = json.dumps(prompt.identity)
+        name = _name(prompt)
         with self._lock:
             known = self._known.get(name)
             if known is not None:
@@ -61,3 +69,8 @@ class Tokens:
             while self._held > _MOST_TOKENS:
                 _, oldest = self._known.popitem(last=False)
                 self._held -= len(oldest)
+
+
+def _name(prompt: Prompt) -> str:
+    """What a prompt is known by."""
+    return json.dumps(prompt.identity)

@@ -42,6 +42,15 @@ def test_a_chat_that_writes_the_date_is_made_anew(tokenizer: Any) -> None:
     tokenizer.chat_template = "{{ strftime_now('%Y') }}{{ messages[0].content }}"
     known = Tokens(tokenizer)
     assert known.of([CHAT]) == known.of([CHAT]) and not known._known
+    assert not known.last([CHAT])
+
+
+def test_what_is_remembered_lasts_and_token_ids_do(tokenizer: Any) -> None:
+    prompts = [Prompt("Tom has 3", ""), Prompt((5, 6), "")]
+    known = Tokens(tokenizer)
+    assert known.last(prompts[1:]) and not known.last(prompts)
+    known.of(prompts)
+    assert known.last(prompts)
 
 
 def test_a_chat_that_the_template_refuses(tokenizer: Any) -> None:

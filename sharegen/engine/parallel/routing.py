@@ -121,15 +121,15 @@ class Routing(Generic[W]):
         """Give a request to a worker; None where nobody is there."""
         if not self._places:
             return None
-        worker = routed.worker = self._choose(routed.request.tokens)
+        worker = routed.worker = self._choose(routed.request)
         self._places[worker].load += routed.left
         return worker
 
-    def _choose(self, tokens: npt.NDArray[np.int32]) -> W:
+    def _choose(self, request: Request) -> W:
+        if len(self._places) == 1:  # whose prompt nobody has to look at
+            return next(iter(self._places))
         least = min(self._places, key=lambda worker: self._places[worker].load)
-        if len(self._places) == 1:
-            return least
-        names = list(_names(tokens, self._block_size))
+        names = list(_names(request.tokens, self._block_size))
         known = {worker: place.length(names) for worker, place in self._places.items()}
         best = max(known, key=lambda worker: (known[worker], -self._places[worker].load))
         fewest = self._places[least].load
