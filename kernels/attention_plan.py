@@ -119,6 +119,10 @@ class AttentionPlan:
         deterministic: whether a row's bits depend on what is above it alone, not on the batch;
             then layouts say what is `alone`, where anything is to be unshared, and costs are not
             asked.
+        arriving: whether rows come and go for long, as a server's do. Every number of rows then has
+            one variant, whatever was shared before, and buffers that rarely grow: a graph that was
+            captured for it serves ever after. It costs the two phases' fixed times where one would
+            do.
     """
 
     def __init__(
@@ -132,10 +136,11 @@ class AttentionPlan:
         costs: CostModel | None = None,
         fp8_suffixes: bool = False,
         deterministic: bool = False,
+        arriving: bool = False,
     ) -> None:
         self.shape, self.device, self.max_rows = shape, device, max_rows
         self.costs, self._fp8_suffixes = costs, fp8_suffixes
-        self.deterministic = deterministic
+        self.deterministic, self._arriving = deterministic, arriving
         self.shared_memory = shared_memory_limit(device)
         if deterministic:
             tile = tile or many_tile(shape, self.shared_memory, long=True, fp8=fp8_suffixes)
@@ -144,11 +149,13 @@ class AttentionPlan:
         self._take(tile or beside_tile(shape, self.shared_memory))
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self.generation = 0
-        self.sharing = costs is None  # from the first node on that is worth it
-        self.has_unshared = False
+        self.sharing = costs is None or arriving  # from the first node on that is worth it
+        self.has_unshared = arriving
         self.fp8 = False  # from the first shared node of FP8 blocks on
         self.shared_levels: tuple[int, ...] = ()
         self._room: tuple[int, ...] = (256, 512, 256, 2 * max_rows, 2 * max_rows)
+        if arriving:
+            self._room = (max_rows, 2 * max_rows, 64 * max_rows, 4 * max_rows, 2 * max_rows)
         self._allocate()
         self._whole = True  # the buffers are of one size, that of the room
 
@@ -174,7 +181,7 @@ class AttentionPlan:
         self.shared_levels = layout.shared_levels(~unshared)
         # Once shared, always shared: for the last rows of a job no other graph is captured.
         self.sharing |= not unshared.all()
-        self.has_unshared = bool(unshared.any())
+        self.has_unshared = self._arriving or bool(unshared.any())
         self.fp8 |= bool((layout.fp8 & ~unshared).any())
         slots = None if self.deterministic else self.slots
         work = work_list(layout, self.shape, self.max_rows, self.tile, slots, unshared)
@@ -224,7 +231,8 @@ class AttentionPlan:
         elif average < _SHORT:
             self._long = False
         # Once many, always many: for the last rows of a job no other graph is captured.
-        self._many |= are_many(len(layout.order), self.shape)
+        is_kept = self._many and not self._arriving
+        self._many = is_kept or are_many(len(layout.order), self.shape)
         if self._many:
             tile = many_tile(
                 self.shape, self.shared_memory, long=self._long, fp8=self._fp8_suffixes

@@ -62,6 +62,13 @@ class EngineConfig(EngineParameters):
             ge=1,
         ),
     ] = None
+    arriving: Annotated[
+        bool,
+        Parameter(
+            "Whether requests come one by one for as long as the engine lives. On a GPU the CUDA "
+            "graphs of all numbers of sequences are then captured before the first one."
+        ),
+    ] = False
     state_slots: Annotated[
         int | None,
         Parameter(

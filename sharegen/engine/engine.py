@@ -36,6 +36,7 @@ from sharegen.engine.loop.masking import masked
 from sharegen.engine.loop.observing import Observer
 from sharegen.engine.loop.starting import (
     ATTENTION_MODES,
+    rehearse,
     scheduler_for,
     warm_up,
     warn_of_an_end_that_is_none,
@@ -117,6 +118,7 @@ class Engine:
                 self._warm_up(prepared, mode)
         self._costs = costs
         self._start(prepared, costs)
+        self._rehearse(prepared)
         warn_of_slow_parts(self.stats, on_gpu)
         warn_of_an_end_that_is_none(self.tokenizer, self.model.eos_token_ids)
 
@@ -126,14 +128,30 @@ class Engine:
             warm_up(self.generate, self.reset_prefix_cache, self.slots, self.config.block_size)
         del self.runner  # its buffers, before there are others
 
+    def _rehearse(self, prepared: Prepared) -> None:
+        """Where requests are to arrive, capture the graphs of their steps before the first."""
+        if not self.config.arriving or self.runner.graphs is None:
+            return
+        with START.part(WARMING_UP):
+            rehearse(
+                self.generate, self.reset_prefix_cache, prepared.padded, self.slots,
+                self.config.block_size,
+            )  # fmt: skip
+        self._begin_books(prepared)
+        self.scheduler.rows.send_all_again()  # what the device has is of the rehearsal
+
     def _start(self, prepared: Prepared, costs: CostModel | None) -> None:
         """Everything that a job changes, as it is before the first one."""
-        self.scheduler = scheduler_for(prepared, self.config, self._tree)
-        self.pool = self.scheduler.pool
         start = Start(costs, checked=asked())
         if self._other_ranks is not None:
             self._other_ranks.broadcast(start)
         self.runner = prepared.runner(start)
+        self._begin_books(prepared)
+
+    def _begin_books(self, prepared: Prepared) -> None:
+        """A scheduler with nothing to do, and counts of nothing."""
+        self.scheduler = scheduler_for(prepared, self.config, self._tree)
+        self.pool = self.scheduler.pool
         self.observer = Observer(prepared, self.scheduler, self.runner.attention.fallback)
         self.stats: EngineStats = self.observer.stats
         ends = self.model.eos_token_ids
@@ -397,7 +415,8 @@ class Engine:
     def wake_up(self, weights: bool = True, kv_cache: bool = True) -> None:
         """Take the memory again, or as much less as others have taken since, with a warning.
 
-        Graphs are captured anew as steps need them, and stats begin anew.
+        Graphs are captured anew as steps need them, where requests arrive before the first, and
+        stats begin anew.
 
         Args:
             weights, kv_cache: what to take; weights come first, where they are on the host.
@@ -415,6 +434,7 @@ class Engine:
                 self._prepared.take_memory_again()
                 self._start(self._prepared, self._costs)
                 self._asleep = False
+                self._rehearse(self._prepared)
 
     def _need_awake(self) -> None:
         if self._asleep or self._is_away:

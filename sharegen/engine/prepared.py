@@ -239,7 +239,7 @@ class Prepared:
         rows = self.padded(self.max_sequences)
         attention = attention_for(
             self.model.layers, self.cache, rows, self.chunk_tokens, start.costs,
-            self._config.deterministic,
+            self._config.deterministic, self._config.arriving,
         )  # fmt: skip
         return Runner(
             self.model,

@@ -194,7 +194,7 @@ def _refuse_what_is_not_served(configuration: Configuration) -> None:
 
 def _open(configuration: Configuration, tokenizer: Any, copied: ForkServer) -> Dispatcher:
     machine = configuration.machine
-    config = EngineConfig(**values_of(EngineParameters, machine))
+    config = EngineConfig(**values_of(EngineParameters, machine), arriving=True)
     workers = 1 if machine.workers is None else machine.workers
     return open_dispatcher(setting_of(configuration, tokenizer, config), workers, copied)
 

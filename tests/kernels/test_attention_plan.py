@@ -221,6 +221,31 @@ def test_shares_from_the_first_node_on_that_is_worth_it(monkeypatch: pytest.Monk
     assert plan.sharing and plan.shared_levels == () and plan.counts[0] > 0
 
 
+def test_of_rows_that_arrive_each_number_has_one_variant_in_the_buffers_that_there_are() -> None:
+    """Whatever came before: a graph that is captured at a server's start serves ever after."""
+    shape = make_shape(8, 2, torch.float16)
+    plan = AttentionPlan(shape, 512, DEVICE, costs=CostModel(), arriving=True)
+    plain = AttentionPlan(shape, 512, DEVICE, costs=CostModel())
+
+    def of(rows: int, own: int, head: int) -> SharedLayout:
+        nodes = [(head, 0, rows), *((own, row, row + 1) for row in range(rows))]
+        layout = layout_of(nodes, rows)
+        return replace(layout, contiguous=np.zeros(len(nodes), bool))  # as blocks are after a while
+
+    variants: dict[int, set[object]] = {}
+    seen: dict[int, set[object]] = {}
+    loads = [(4, 16, 16), (512, 30, 999), (300, 1, 50), (4, 16, 2000), (512, 1, 1)]
+    for rows, own, head in loads:
+        plan.update(of(rows, own, head))
+        plain.update(of(rows, own, head))
+        variants.setdefault(rows, set()).add(plan.variant)
+        seen.setdefault(rows, set()).add((plain.generation, plain.variant))
+    assert [len(found) for found in variants.values()] == [1, 1, 1]
+    assert variants[4] != variants[512]  # another tile
+    assert plan.generation == 0
+    assert plain.generation > 0 and max(map(len, seen.values())) == 2
+
+
 def test_refuses_more_rows_than_it_has_room_for() -> None:
     plan = AttentionPlan(make_shape(4, 2, torch.float32), 8, DEVICE, tile=TILE)
     with pytest.raises(IndexError):

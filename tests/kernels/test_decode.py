@@ -13,7 +13,7 @@ import torch
 from sharegen.engine.model.fp8.products import LEAST
 from sharegen.kernels import suffix
 from sharegen.kernels.attention_plan import AttentionPlan
-from sharegen.kernels.cost import CostModel, Decided
+from sharegen.kernels.cost import EACH_ROW, CostModel, Decided
 from sharegen.kernels.decode import decode_attention
 from sharegen.kernels.fp8_rows import FP8Rows
 from sharegen.kernels.layout import SharedLayout
@@ -69,11 +69,17 @@ def long_in_interpreter(test: Callable[..., None]) -> Callable[..., None]:
 
 
 def attend(
-    batch: Batch, tile: Tile | None = SMALL, costs: CostModel | None = None, **options: object
+    batch: Batch,
+    tile: Tile | None = SMALL,
+    costs: CostModel | None = None,
+    arriving: bool = False,
+    **options: object,
 ) -> torch.Tensor:
     """Decode attention into a poisoned, guarded output. costs: which nodes are shared."""
     shape = batch.shape
-    plan = AttentionPlan(shape, len(batch.q) + 3, DEVICE, tile=tile, num_programs=5, costs=costs)
+    plan = AttentionPlan(
+        shape, len(batch.q) + 3, DEVICE, tile=tile, num_programs=5, costs=costs, arriving=arriving
+    )
     plan.partial_out.fill_(float("nan"))
     plan.partial_lse.fill_(float("nan"))
     plan.update(batch.layout)
@@ -106,6 +112,18 @@ def test_trees(tree: str, costs: CostModel | None, dtype: torch.dtype) -> None:
     out = attend(batch, costs=costs, scale=0.125)
     assert_close(out, naive_decode(batch, scale=0.125))
     assert (out[-2:] == 0).all()
+
+
+@pytest.mark.parametrize("costs", [Decided(), EACH_ROW], ids=["all shared", "per sequence"])
+@pytest.mark.parametrize("tree", ["no nodes", "few-shot and problems"])
+@pytest.mark.turn(2)
+def test_both_phases_of_rows_that_arrive_may_have_nothing_to_read(
+    tree: str, costs: CostModel
+) -> None:
+    nodes, suffixes = TREES[tree]
+    batch = random_batch(make_shape(4, 2, torch.float32), nodes, suffixes, padding=2)
+    out = attend(batch, costs=costs, arriving=True, scale=0.125)
+    assert_close(out, naive_decode(batch, scale=0.125))
 
 
 @each_dtype

@@ -30,6 +30,7 @@ def attention_for(
     max_tokens: int,
     costs: CostModel | None = None,
     deterministic: bool = False,
+    arriving: bool = False,
 ) -> Attention:
     """Return the kernels where they can serve every layer, else the reference.
 
@@ -41,6 +42,7 @@ def attention_for(
         costs: decides which nodes are shared reads; by default what is known of the device.
         deterministic: whether a row's bits may not depend on the batch on a GPU; they never do on a
             CPU, in float32. Raises UsageError where no kernel serves the layers.
+        arriving: whether rows come and go for long, as a server's do.
     """
     if not layers:
         return NoAttention()
@@ -56,7 +58,9 @@ def attention_for(
 
             return KernelLatents(layers, cache, max_rows, max_tokens)
         if reason is None:
-            return KernelAttention(layers, cache, max_rows, max_tokens, costs, deterministic)
+            return KernelAttention(
+                layers, cache, max_rows, max_tokens, costs, deterministic, arriving
+            )
     if deterministic:
         raise UsageError(
             f"deterministic: plain torch would compute attention on this GPU ({reason}), and its "

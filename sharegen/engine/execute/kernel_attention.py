@@ -53,6 +53,7 @@ class KernelAttention:
         costs: decides which nodes are shared reads; by default what was fitted on the device.
         deterministic: whether a row's bits depend on the job's tree alone, not on the batch; costs
             are not asked then.
+        arriving: as `AttentionPlan` takes it.
     """
 
     fallback = None
@@ -65,6 +66,7 @@ class KernelAttention:
         max_tokens: int,
         costs: CostModel | None = None,
         deterministic: bool = False,
+        arriving: bool = False,
     ) -> None:
         self.layers = layers
         self.cache = cache
@@ -74,7 +76,7 @@ class KernelAttention:
         self._plans = {
             shape: AttentionPlan(
                 shape, max_rows, cache.device, costs=costs, fp8_suffixes=fp8,
-                deterministic=deterministic,
+                deterministic=deterministic, arriving=arriving,
             )
             for shape in shapes
         }  # fmt: skip

@@ -12,6 +12,7 @@ from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.cache.state_slots import StateSlots
 from sharegen.engine.config import EngineConfig, EngineStats
 from sharegen.engine.core.request import Completion, Request, SamplingParams
+from sharegen.engine.execute.padding import all_sizes
 from sharegen.engine.model.states.mixers import TORCH_CODE
 from sharegen.engine.prepared import Prepared
 from sharegen.engine.schedule.scheduler import Scheduler
@@ -21,6 +22,13 @@ from sharegen.kernels.cost import Decided
 
 ATTENTION_MODES = (Decided(every=0), Decided(every=1), Decided(every=2))
 """How the tree may be read: shared, per sequence, or both. The kernels differ between these."""
+
+_LEAST_WIDTH = 128
+"""Blocks of the tables of rows that arrive: 2,048 tokens of the usual blocks, which few samples
+pass."""
+
+_HEAD = 8
+"""Blocks that all prompts of a rehearsal begin with."""
 
 
 def scheduler_for(prepared: Prepared, config: EngineConfig, tree: PrefixTree | None) -> Scheduler:
@@ -54,6 +62,7 @@ def scheduler_for(prepared: Prepared, config: EngineConfig, tree: PrefixTree | N
         one_pass=prepared.chunk_tokens if on_gpu and is_plain else 0,
         deterministic=config.deterministic and on_gpu,
         first_rows=None if on_gpu else config.first_rows,
+        least_width=_LEAST_WIDTH if on_gpu and config.arriving else None,
     )
 
 
@@ -78,6 +87,37 @@ def warm_up(
             forget()
     except SharegenError:
         pass  # too little memory or context for it: a real job will say so
+
+
+def rehearse(
+    generate: Callable[[list[Request]], Iterable[Completion]],
+    forget: Callable[[], None],
+    padded: Callable[[int], int],
+    max_sequences: int,
+    block_size: int,
+) -> None:
+    """Run a small job of each number of rows that steps are run with, the smallest first.
+
+    A step's graph is captured when it is first needed, while all wait: so that none is during the
+    first load. The largest last: while there is a larger one, it serves for a while.
+
+    padded: says how many rows a batch is run with; forget: as for `warm_up`.
+    """
+    params = SamplingParams(temperature=1.0, max_tokens=3, ignore_eos=True)
+    try:
+        for size in all_sizes(padded, max_sequences):
+            rows = min(max(1, size - 1), max_sequences)  # a full one may be of the next tile
+            halves = (range(rows - rows // 2), range(rows // 2))
+            requests = [
+                Request(key, [0] * (_HEAD * block_size) + [key] * block_size, params, samples)
+                for key, samples in enumerate(halves)
+                if samples
+            ]
+            for _ in generate(requests):
+                pass
+            forget()
+    except SharegenError:
+        pass  # too little memory or context for it: a real load will say so
 
 
 def warn_of_slow_parts(stats: EngineStats, on_gpu: bool) -> None:

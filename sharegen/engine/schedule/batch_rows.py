@@ -32,6 +32,8 @@ class BatchRows:
         padded: says how many rows a batch of n live rows is run with.
         slots: the slots for states.
         by_tree: whether layouts say which nodes one sample alone reads in the job's tree.
+        least_width: blocks that tables have at least; they widen by doubling. None for as wide as
+            the longest sample needs. A CUDA graph is of one width.
 
     Attributes:
         sequences: [rows so far], the sequence that each row has (None: an empty row).
@@ -55,14 +57,17 @@ class BatchRows:
         padded: Callable[[int], int],
         slots: StateSlots,
         by_tree: bool = False,
+        least_width: int | None = None,
     ) -> None:
         self.capacity = capacity
         self._by_tree = by_tree
+        self._least_width = least_width
         self.block_size = block_size
         self.scratch_block = scratch_block
         self.padded = padded
         self.sequences: list[Sequence | None] = []
-        self.block_tables = np.full((capacity, 1), scratch_block, dtype=np.int32)
+        width = least_width or 1
+        self.block_tables = np.full((capacity, width), scratch_block, dtype=np.int32)
         self.prefix_length = np.zeros(capacity, dtype=np.int32)
         self.position = np.full(capacity, -1, dtype=np.int32)
         self.last_position = np.full(capacity, -1, dtype=np.int32)
@@ -90,6 +95,8 @@ class BatchRows:
     def make_wide(self, blocks: int) -> None:
         """Let tables hold so many blocks."""
         if blocks > self.block_tables.shape[1]:
+            if self._least_width is not None:
+                blocks = 1 << (blocks - 1).bit_length()
             wider = np.full((self.capacity, blocks), self.scratch_block, dtype=np.int32)
             wider[:, : self.block_tables.shape[1]] = self.block_tables
             self.block_tables = wider

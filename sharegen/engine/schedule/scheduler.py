@@ -76,6 +76,7 @@ class Scheduler:
             chunks lie at places that no batch's size changes, layouts say what the job's tree says
             of their nodes, and a preempted sequence gets its KV as it had it before.
         first_rows: rows until the first sample has ended, as `FirstRows` has it.
+        least_width: of the rows' tables, as `BatchRows` takes it.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class Scheduler:
         one_pass: int = 0,
         deterministic: bool = False,
         first_rows: int | None = None,
+        least_width: int | None = None,
     ) -> None:
         self.pool = pool
         self.max_sequences = max_sequences
@@ -110,8 +112,9 @@ class Scheduler:
             pool, tree, self.states, marks_alone=deterministic
         )
         self.rows = BatchRows(
-            max_sequences, pool.block_size, scratch_block, padded, self.states, deterministic
-        )
+            max_sequences, pool.block_size, scratch_block, padded, self.states, deterministic,
+            least_width,
+        )  # fmt: skip
         self.ready = ReadyQueue()  # first token drawn, no row
         # One pass rounds otherwise than the steps did that it stands for.
         one_pass = 0 if deterministic else one_pass

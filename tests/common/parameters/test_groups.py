@@ -107,7 +107,8 @@ def test_every_parameter_of_a_request_and_an_engine_is_described() -> None:
 
 
 ARGUMENTS = {name: each for group in DECLARED_IN for name, each in declared(group).items()}
-NOT_IN_CALLS = {"state_slots", "kv_cache_limit", "prefill_tokens", "first_rows"}  # for jobs, tests
+# For servers, jobs and tests.
+NOT_IN_CALLS = {"arriving", "state_slots", "kv_cache_limit", "prefill_tokens", "first_rows"}
 NOT_IN_LM_EVAL = {"adapter", "max_model_len",  # which the harness calls peft and max_length
                   "block_size", "lookahead"}  # which prompts are split by  # fmt: skip
 WIDER = {"dtype": str | torch.dtype, "seed": int | None}  # "half", torch.half; None is 0
