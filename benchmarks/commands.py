@@ -302,6 +302,39 @@ def host(
     typer.echo(json.dumps(bench_host(rows, samples, ends, stop or ())))
 
 
+@app.command("host-work", cls=Command)
+def host_work(
+    problems: Annotated[int, typer.Option(min=1, help="Problems of the job.")] = 16,
+    samples: Annotated[int, typer.Option("--samples", "-n", min=1, help="Samples of each.")] = 1024,
+    rows: Rows = 4096,
+    tokens: Annotated[float, typer.Option(min=1, help="Tokens of a sample on average.")] = 131,
+    stop: Annotated[str, typer.Option(metavar="TEXT", help="A stop string.")] = "Question:",
+    answers: Annotated[
+        Path | None,
+        typer.Option(
+            help="JSONL file whose answers make the text that is drawn.  [default: tinymath's]",
+            parser=parse_path,
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Folder or hub id, for its tokenizer.  [default: tinymath]")
+    ] = None,
+    profile: Annotated[
+        Path | None, typer.Option(help="Write cProfile's numbers here.", parser=parse_path)
+    ] = None,
+) -> None:
+    """What the host does for a whole job, by part, with a stand-in for the device.
+
+    Milliseconds a step and microseconds a sample, of this process's processor.
+
+    Example: python -m benchmarks host-work --problems 8 --rows 2048
+    """
+    from benchmarks.host_work import Job, bench_host_work
+
+    job = Job(problems, samples, rows, tokens, stop, model, *([answers] if answers else []))
+    typer.echo(json.dumps(bench_host_work(job, profile)))
+
+
 @app.command("journal", cls=Command)
 def journal(
     problems: Annotated[int, typer.Option(min=1, max=200, help="Problems of the job.")] = 128,

@@ -65,7 +65,9 @@ class Endings:
         params = group.request.params
         include = params.include_stop_str_in_output
         if is_end:
-            reason, stop_reason = end_tokens(params, self.tokenizer, self.eos_token_ids)[tokens[-1]]
+            if group.ends is None:
+                group.ends = end_tokens(params, self.tokenizer, self.eos_token_ids)
+            reason, stop_reason = group.ends[tokens[-1]]
             return Ending(reason, stop_reason, hidden=not include)
         match = None
         stops = self.stops_of(group) if may_stop else None

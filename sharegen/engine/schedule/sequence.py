@@ -28,14 +28,15 @@ class SequenceGroup:
     cancelled: samples of the request that are wanted no more. alive: from when the first tokens
     are drawn, the sequences that are not finished. place: among the groups that were drawn.
     search: where the request is a beam search, which is drawn as one sample, the first; beams:
-    then the sequences of that sample, one a beam, which run, wait and end together. stops: the stop
-    strings of its request, from when somebody has looked for them; context: what the texts of its
-    samples follow, from when one of them has ended.
+    then the sequences of that sample, one a beam, which run, wait and end together. ends: the
+    tokens that end its samples by themselves, and what each says; stops: the stop strings of its
+    request, both from when somebody has looked for them; context: what the texts of its samples
+    follow, from when one of them has ended.
     """
 
-    __slots__ = ("_key", "_prompt", "alive", "beams", "cancelled", "context", "drawn", "leaf",
-                 "limit", "limit_reason", "num_cached", "place", "prompt_logprobs", "request",
-                 "required", "search", "stops", "unfinished")  # fmt: skip
+    __slots__ = ("_key", "_prompt", "alive", "beams", "cancelled", "context", "drawn", "ends",
+                 "leaf", "limit", "limit_reason", "num_cached", "place", "prompt_logprobs",
+                 "request", "required", "search", "stops", "unfinished")  # fmt: skip
 
     def __init__(self, request: Request, leaf: Node, context_length: int, seed: int = 0) -> None:
         self.request = request
@@ -55,6 +56,7 @@ class SequenceGroup:
         if request.beam is not None:
             self.search = BeamSearch(request.beam, self.limit)
         self.beams: list[Sequence] = []
+        self.ends: Any = None
         self.stops: Any = None
         self.context: Any = None
         self._prompt = request.tokens if request.params.reads_prompt else np.empty(0, np.int32)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from sharegen.results.answers import wording
 from sharegen.results.answers.boxed import last_box
@@ -76,9 +75,7 @@ def _read(passage: Passage) -> Reading | None:
             or _in_sentence(passage, sentence.start, sentence.end)
         )
         if found is not None:
-            return replace(
-                found, rule="final sentence" if found.start >= sentence.start else "head"
-            )
+            return found.by("final sentence" if found.start >= sentence.start else "head")
     return None
 
 
@@ -91,9 +88,9 @@ def _marked(passage: Passage) -> Reading | None:
         if not is_heading(passage.text, mark):
             found = _in_answer(passage, mark.start, mark.end)
             if found is not None:
-                return replace(found, rule=mark.rule)
+                return found.by(mark.rule)
     found = None if box is None else _in_answer(passage, box.start, box.end)
-    return None if found is None else replace(found, rule="box")
+    return None if found is None else found.by("box")
 
 
 def _instead(passage: Passage, found: Reading) -> Reading | None:
@@ -103,7 +100,7 @@ def _instead(passage: Passage, found: Reading) -> Reading | None:
         later = _said(passage, sentence.start, sentence.end)
         later = later or _in_sentence(passage, sentence.start, sentence.end)
         if later is not None and not sentence.is_aside:
-            return replace(later, rule="final sentence")
+            return later.by("final sentence")
     return None
 
 

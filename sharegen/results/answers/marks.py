@@ -7,6 +7,7 @@ numbers or names a step, or where its words are followed by more of the solution
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sharegen.results.answers import wording
@@ -23,6 +24,9 @@ _LABEL = re.compile(
     rf"(?:{wording.ANSWER}|A)(?:\s?\([^()\n]{{0,40}}\))?[*_`]{{0,4}}\s?(?:[:=][*_`]*|\s?-\s|$)",
     re.IGNORECASE,
 )
+_LABEL_WORDS = ("ans", "final", "antwo", "ergebnis", "respuesta", "resposta", "risposta", "svar",
+                "cevap", "jawaban")  # fmt: skip
+_LABEL_A = re.compile(r"(?m)a[*_`]{0,4}\s?(?:[:=(]|\s?-|$)")
 _EMPTY = re.compile(r"[\s*_`$\\\[\](){}|>#=~:.-]*")
 
 
@@ -52,8 +56,8 @@ def marks(passage: Passage) -> list[Mark]:
     text = passage.text
     found: dict[int, Mark] = {}
     for kind, matches in (
-        ("####", list(_HASHES.finditer(text))),
-        ("label", list(_LABEL.finditer(text))),
+        ("####", list(_HASHES.finditer(text)) if "####" in text else []),
+        ("label", list(_labels(text))),
         ("answer is", _sayings(text)),
     ):
         for match in matches[-_MOST:]:
@@ -66,6 +70,23 @@ def marks(passage: Passage) -> list[Mark]:
 def is_heading(text: str, mark: Mark) -> bool:
     """Whether #### begins a heading that numbers or names a step."""
     return mark.kind == "####" and wording.STEP.match(text, mark.start, mark.end) is not None
+
+
+def _labels(text: str) -> Iterator[re.Match[str]]:
+    """The labels, which begin lines: nowhere else, and in no text without their words."""
+    if text.isascii() and not _has_label_words(text.lower()):
+        return
+    start = 0
+    while start <= len(text):
+        match = _LABEL.match(text, start)
+        if match is not None:
+            yield match
+        start = _line_end(text, start if match is None else match.end() - 1) + 1
+
+
+def _has_label_words(lower: str) -> bool:
+    """Whether a text in ASCII may have a label: it takes far less time than to look for one."""
+    return any(word in lower for word in _LABEL_WORDS) or _LABEL_A.search(lower) is not None
 
 
 def _sayings(text: str) -> list[re.Match[str]]:

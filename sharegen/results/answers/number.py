@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sharegen.results.answers import numerals, wording
 from sharegen.results.answers.boxed import last_box
@@ -57,7 +57,7 @@ def _last_mark(passage: Passage) -> _Verdict | None:
     if box is None:
         return None
     found = content_of(passage, Span(box.start, box.end))
-    return None if found is None else _Verdict(replace(found, rule="box"))
+    return None if found is None else _Verdict(found.by("box"))
 
 
 def _verdict(passage: Passage, mark: Mark) -> _Verdict | None:
@@ -75,7 +75,7 @@ def _verdict(passage: Passage, mark: Mark) -> _Verdict | None:
     found = number_in(passage, first.span, leads=True)
     if found is None:
         return None
-    named = _Verdict(replace(found, rule=mark.rule))
+    named = _Verdict(found.by(mark.rule))
     is_head = not re.search(r"[A-Za-z]{2}", text[first.start : found.start].replace("text", ""))
     if mark.kind == "####":
         words = len(re.findall(r"[A-Za-z]{2,}", text[found.end : first.end]))
@@ -128,7 +128,7 @@ def _after(passage: Passage, found: Reading) -> Reading | None:
         later = number_in(passage, sentence.span, leads=False)
         if later is None or passage.cuts(later.end):
             return None
-        return replace(later, rule="final sentence")
+        return later.by("final sentence")
     return None
 
 
@@ -145,8 +145,8 @@ def _final_sentence(passage: Passage) -> Reading | None:
         if passage.is_cut and (not sentence.concludes or passage.cuts(found.end)):
             return None
         if re.search(r"\d", passage.text[found.start : found.end]) or sentence.concludes:
-            return replace(found, rule="final sentence")
-        in_words = in_words or replace(found, rule="final sentence")
+            return found.by("final sentence")
+        in_words = in_words or found.by("final sentence")
     return in_words
 
 

@@ -179,6 +179,10 @@ def _with_comma(match: re.Match[str]) -> Numeral:
 
 
 def _numeral(match: re.Match[str]) -> Numeral:
+    digits = match[0]
+    if digits.isdecimal():  # as most are
+        number = int(digits)
+        return Numeral(*match.span(), Fraction(number), str(number))
     is_letter = match["scale"] in _LETTERS and not match["currency"]  # of $5k, not of 5 k
     end = match.end("number") if is_letter else match.end()
     value = _value(match, scaled=not is_letter)

@@ -35,7 +35,8 @@ _ASIDE = re.compile(
 )
 
 
-_BEGINS = ("<", "[", "◁")  # what a mark of thinking or of a turn's end begins with
+_BEGINS = re.compile(r"<(?![<\d\s.$-])|[\[◁]")
+"""What a mark of thinking or of a turn's end begins with; GSM8K's calculator marks are none."""
 
 
 class Span(NamedTuple):
@@ -60,7 +61,7 @@ class Passage:
     @classmethod
     def of(cls, text: str, is_cut: bool = False) -> Passage:
         """What follows the model's thinking, up to the end of its turn; empty if it thinks on."""
-        if not any(mark in text for mark in _BEGINS):  # as most texts have none
+        if _BEGINS.search(text) is None:  # as most texts have none
             start = max(0, len(text) - LONGEST)
             return cls(text[start:], start, is_cut)
         start = 0
@@ -83,7 +84,7 @@ class Passage:
     @cached_property
     def text(self) -> str:
         """Return the same in plain characters, each in its place, without what nobody reads."""
-        plain = self.raw.translate(PLAIN)
+        plain = self.raw if self.raw.isascii() else self.raw.translate(PLAIN)
         return _ASIDE.sub(lambda match: " " * len(match[0]), plain)
 
     def until(self, end: int) -> Passage:

@@ -7,7 +7,7 @@ A recipe names the kind of answer that it asks for (`answer.extract`), or brings
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from sharegen.common import confined
@@ -74,8 +74,7 @@ class AnswerReader:
         found = _READERS[self.extract](passage)
         if found is None or passage.cuts(found.end):
             return None
-        start, end = found.start + passage.offset, found.end + passage.offset
-        return replace(found, start=start, end=end)
+        return found.moved(passage.offset) if passage.offset else found
 
     def _by_patterns(self, text: str) -> Reading | None:
         if not self.patterns or (self.trusted and len(text) <= _SHORT):

@@ -17,3 +17,11 @@ class Reading:
     rule: str
     start: int
     end: int
+
+    def by(self, rule: str) -> Reading:
+        """The same answer, found by this rule."""
+        return Reading(self.answer, rule, self.start, self.end)
+
+    def moved(self, offset: int) -> Reading:
+        """The same answer in a text that has so many characters more in front."""
+        return Reading(self.answer, self.rule, self.start + offset, self.end + offset)

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from sharegen.engine.text.detokenize import completion_text, decode
+from sharegen.engine.text.detokenize import _is_plain, completion_text, decode
 from tests.engine.tokenizers_for_tests import TEXT, byte_level, python_bytes, sentence_piece
 
 TOKENIZERS = pytest.mark.parametrize("make", [byte_level, sentence_piece])
@@ -107,3 +107,25 @@ def test_thousands_a_second():
     for _ in range(1000):
         completion_text(tokenizer, prompt, output)
     assert time.process_time() - begin < 2
+
+
+@TOKENIZERS
+def test_a_tokenizer_in_rust_is_asked_directly_and_says_the_same(make):
+    tokenizer = make()
+    ids = [*tokenizer.encode(TEXT[0]), *tokenizer.all_special_ids, 10**6]
+    assert _is_plain(type(tokenizer))
+    for special in (False, True):
+        whole = tokenizer.decode(
+            ids, skip_special_tokens=not special, clean_up_tokenization_spaces=False
+        )
+        assert decode(tokenizer, ids, special) == whole
+
+
+def test_a_tokenizer_with_a_decode_of_its_own_is_asked_itself():
+    assert not _is_plain(type(python_bytes()))
+
+    class Own(type(byte_level())):
+        def _decode(self, *args, **named):
+            return super()._decode(*args, **named).upper()
+
+    assert not _is_plain(Own)
