@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 PROMPT_TAIL = 6
@@ -27,6 +26,7 @@ _OF_RUST = [
 ]
 """The modules of the classes whose `decode` and `_decode` these are, of tokenizers in Rust."""
 
+_plain: dict[type, bool] = {}  # what is known of the classes of tokenizers
 _warned: weakref.WeakSet[Any] = weakref.WeakSet()  # tokenizers of which it was said
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -72,17 +72,17 @@ def _decode(tokenizer: Any, token_ids: Sequence[int], special: bool) -> str:
     return text
 
 
-@cache
-def _is_plain(kind: Hashable) -> bool:
+def _is_plain(kind: type) -> bool:
     """Whether `decode` of this class of tokenizers calls one in Rust, and does no more.
 
     Then that is called: on its way to it, transformers looks at each id by itself, which takes four
     times as long as decoding them.
     """
-    assert isinstance(kind, type)
-    makers = [next((c for c in kind.__mro__ if name in vars(c)), object).__module__
-              for name in ("decode", "_decode")]  # fmt: skip
-    return makers == _OF_RUST
+    if kind not in _plain:
+        makers = [next((c for c in kind.__mro__ if name in vars(c)), object).__module__
+                  for name in ("decode", "_decode")]  # fmt: skip
+        _plain[kind] = makers == _OF_RUST
+    return _plain[kind]
 
 
 def _warn_once(tokenizer: Any) -> None:
