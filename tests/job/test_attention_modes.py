@@ -46,7 +46,10 @@ def test_a_problem_with_one_sample_is_read_by_it() -> None:
         ({"samples": 1, "temperature": 1.0}, False),  # which may be extended
         ({"samples": 9, "temperature": 1.0}, False),
         ({"samples": 9, "temperature": 0.0}, True),  # one sequence, however many are asked
-        ({"samples": 1, "temperature": 0.0, "decoding": "beam"}, True),  # whose width a journal keeps
+        (
+            {"samples": 1, "temperature": 0.0, "decoding": "beam"},
+            True,
+        ),  # a journal keeps it
         ({"samples": 4, "temperature": 0.0, "decoding": "beam"}, False),
     ],
     ids=str,

@@ -19,7 +19,9 @@ from sharegen.engine.model.steady.holding import not_held
 from sharegen.engine.model.steady.products import tried
 
 _LINES = 61  # different rows, which come again and again
+_MORE_LINES = 487  # of a product, where most rows are twice as many
 _COUNTS = (0, 1, 2, 7, 8, 16, 33, 61, 64, 100)  # rows of an expert, of one after another
+_MANY = 8  # times as many, for which a library has other tiles
 _MOST_BYTES = 1 << 29  # of a result
 
 Product = Callable[[torch.Tensor], torch.Tensor]
@@ -63,19 +65,29 @@ def rows_that_differ(
     """
     width, size = shape
     rows = [count for count in rows if 2 * count * width <= _MOST_BYTES] or list(rows[:1])
-    which = torch.arange(rows[-1], device=model.device) % _LINES
-    x = _drawn(size, model)[which]
-    expected = product(x)[:_LINES]
-    return [count for count in rows if not torch.equal(product(x[:count]), expected[which[:count]])]
+    lines = _MORE_LINES if rows[-1] > 2 * _MORE_LINES else _LINES
+    which = torch.arange(rows[-1] + lines, device=model.device) % lines
+    x = _drawn(lines, size, model)[which]
+    expected = product(x[: rows[-1]])[:lines]
+
+    def differs(count: int) -> bool:
+        """Whether it does for any line, which come so many at a time, or all several times."""
+        starts = range(0, lines, count)
+        return not all(
+            torch.equal(product(x[at : at + count]), expected[which[at : at + count]])
+            for at in starts
+        )
+
+    return [count for count in rows if differs(count)]
 
 
 def groups_are_steady(groups: Groups, experts: int, size: int, model: LoadedModel) -> bool:
-    """Whether a row of an expert has the same bits however many rows each of them has."""
-    x = _drawn(size, model)
+    """Whether a row of an expert has the same bits however many rows each of them has, and all."""
+    x = _drawn(_LINES, size, model)
     ends = torch.arange(1, experts + 1, device=model.device) * _LINES
     expected = groups(x.repeat(experts, 1), ends.int())
-    for turn in range(2):
-        counts = torch.tensor([_COUNTS[(i + turn) % len(_COUNTS)] for i in range(experts)])
+    for turn, times in ((0, 1), (1, 1), (0, _MANY)):
+        counts = torch.tensor([_COUNTS[(i + turn) % len(_COUNTS)] for i in range(experts)]) * times
         line = torch.cat([torch.arange(int(count)) % _LINES for count in counts])
         at = torch.arange(experts).repeat_interleave(counts) * _LINES + line
         found = groups(x[line.to(x.device)], counts.cumsum(0).int().to(x.device))
@@ -102,9 +114,9 @@ def _groups(module: nn.Module, name: str) -> tuple[Groups, int, int]:
     return (lambda x, ends: torch._grouped_mm(x, by, offs=ends)), len(by), by.shape[1]
 
 
-def _drawn(size: int, model: LoadedModel) -> torch.Tensor:
+def _drawn(lines: int, size: int, model: LoadedModel) -> torch.Tensor:
     generator = torch.Generator(model.device).manual_seed(2)
-    x = torch.randn(_LINES, size, generator=generator, device=model.device)
+    x = torch.randn(lines, size, generator=generator, device=model.device)
     return x.to(model.dtype)
 
 

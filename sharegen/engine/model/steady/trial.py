@@ -3,6 +3,11 @@
 A library chooses by the shape of a product how it goes about it, and where rows are few it may
 split the sums. Nobody says when: so each number of rows is tried with random numbers, and the bits
 are compared. In the same way it is seen whether the place of a row among the others matters.
+
+Two orders of a sum in float32 give other 16 bits in one result of some thousand, so that a layer of
+few outputs, such as a router, would not show what it does in a trial of some thousand. Therefore
+every other line is such that its products cancel each other, in pairs far from each other: what is
+left of their sum is its rounding, which any other order changes.
 """
 
 from __future__ import annotations
@@ -17,6 +22,8 @@ from sharegen.engine.model.steady.ways import Multiply, ProductShape, Way, Ways
 _LINES = 97  # different rows, which come again and again: no tile has a multiple of so many
 _MOST_BYTES = 1 << 29  # of a result
 _LARGER = 2  # numbers of rows that the library may be given instead of fewer
+_SCALES = 5  # the powers of two up to which pairs are larger or smaller
+_BIAS = 2.0**-15  # about what rounding leaves of a sum, which a larger bias would hide
 
 Kernels = Callable[[int], Iterable[Multiply]]
 Timer = Callable[[Callable[[], object]], float]
@@ -32,7 +39,8 @@ def try_ways(
     """Choose a way for each number of rows, so that a row has the same bits with all of them.
 
     The bits are those that the library gives for most numbers of rows. Where it gives others, a
-    kernel is taken that gives these, or a larger number of rows: whichever is fastest.
+    kernel is taken that gives these, or a larger number of rows, or a smaller one, part by part:
+    whichever is fastest. So it holds wherever the place of a row does not matter to the library.
 
     Args:
         sizes: numbers of rows, in rising order. Those whose results would take too much memory are
@@ -58,6 +66,7 @@ def try_ways(
             continue
         others = [Way(kernel) for kernel in kernels(size)]
         others += [Way(library, more) for more in same if more > size][:_LARGER]
+        others += [Way(library, less) for less in same if less < size][-1:]
         equal = [way for way in others if _agree(product.bits(way, size), expected)]
         if not equal:
             differing.append(size)
@@ -75,10 +84,17 @@ class _Product:
             how = {"generator": generator, "device": shape.device, "dtype": shape.dtype}
             return torch.randn(*sizes, **how)  # type: ignore[call-overload,no-any-return]
 
+        lines, self._weight = drawn(_LINES, shape.size), drawn(shape.width, shape.size)
+        order = torch.randperm(shape.size, generator=generator, device=shape.device)
+        pairs = shape.size // 2
+        one, other, left = order.split([pairs, pairs, shape.size % 2])
+        lines[:, one] *= torch.exp2(drawn(pairs).clamp(-1, 1).mul(_SCALES).round())
+        lines[::2, other] = -lines[::2, one]
+        lines[::2, left] = 0.0
+        self._weight[:, other] = self._weight[:, one]
         self._which = torch.arange(most, device=shape.device) % _LINES
-        self._x = drawn(_LINES, shape.size)[self._which]
-        self._weight = drawn(shape.width, shape.size).mul_(shape.size**-0.5)
-        self._bias = drawn(shape.width) if shape.has_bias else None
+        self._x = lines[self._which]
+        self._bias = drawn(shape.width).mul_(_BIAS) if shape.has_bias else None
 
     def bits(self, way: Way, size: int) -> torch.Tensor | None:
         """The results of the different rows among `size`; None where their place matters."""

@@ -35,7 +35,8 @@ class Way:
 
     Args:
         multiply: what does it.
-        rows: how many rows it is done with, the further ones being zeros; None for as they come.
+        rows: how many rows it is done with at a time, of which the last may be zeros; None for as
+            they come.
     """
 
     multiply: Multiply = linear
@@ -46,8 +47,9 @@ class Way:
     ) -> torch.Tensor:
         if self.rows is None or self.rows == len(x):
             return self.multiply(x, weight, bias)
-        padded = pad(x, (0, 0, 0, self.rows - len(x)))
-        return self.multiply(padded, weight, bias)[: len(x)]
+        parts = pad(x, (0, 0, 0, -len(x) % self.rows)).split(self.rows)
+        done = [self.multiply(part, weight, bias) for part in parts]
+        return (done[0] if len(done) == 1 else torch.cat(done))[: len(x)]
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ def in_order(
 ) -> torch.Tensor:
     """Sums each result's products one after another, or `parts` of them that are then added up."""
     sums = []
-    for of_x, of_weight in zip(x.chunk(parts, 1), weight.chunk(parts, 1), strict=True):
+    pieces = (each.tensor_split(parts, 1) for each in (x, weight))
+    for of_x, of_weight in zip(*pieces, strict=True):
         total = torch.zeros(len(x), len(weight))
         for k in range(of_x.shape[1]):
             total += of_x[:, k, None] * of_weight[:, k]
@@ -119,9 +120,33 @@ def test_where_places_matter_to_the_library_all_is_our_kernel() -> None:
 
 
 def test_what_nothing_mends_is_told() -> None:
-    library = Library(lambda rows: rows == 320)
-    assert tried(library, [], equally).differing == (320,)
     assert tried(by_place, [], equally).differing == SIZES
+
+
+def test_more_rows_than_hold_come_part_by_part() -> None:
+    ways = tried(Library(lambda rows: rows == 320), [], equally)
+    assert not ways.differing
+    assert [way.rows for way in ways.by_rows.values()] == [*SIZES[:7], 256]
+    check(ways)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("size", "width"), [(512, 16), (1024, 1), (255, 8), (64, 4)])
+def test_other_sums_show_where_outputs_are_few(dtype: torch.dtype, size: int, width: int) -> None:
+    """As of routers: random numbers alone show them in one result of some thousand."""
+    shape = ProductShape(size, width, dtype, True, CPU)
+
+    def library(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        given = (each if each is None else each.float() for each in (x, weight, bias))
+        return in_order(*given, 2 if len(x) < 100 else 1).to(dtype)  # type: ignore[arg-type]
+
+    def padded(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        rows = torch.nn.functional.pad(x, (0, 0, 0, max(0, 100 - len(x))))
+        return library(rows, weight, bias)[: len(x)]
+
+    ways = try_ways(shape, (16, 64, 128, 256), lambda rows: [padded], equally, library)
+    assert [way.multiply for way in ways.by_rows.values()] == [padded] * 2 + [library] * 2
+    assert not ways.differing
 
 
 def test_results_that_take_too_much_memory_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
