@@ -426,7 +426,7 @@ def suffix_attention(
     else:
         splits = num_splits or _num_splits(num_rows * shape.num_kv_heads, plan.device, tile)
     partial = splits > 1 or beside is not None or rows is not None
-    partial |= plan.deterministic and plan.sharing  # rounded, as it is beside the shared phase
+    partial |= plan.deterministic  # rounded before a sink comes in, as beside the shared phase
     if out is None and rows is None:
         out = q.new_empty(num_rows, shape.num_heads, shape.value_size)
     if partial:

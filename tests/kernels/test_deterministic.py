@@ -15,6 +15,7 @@ import torch
 
 from sharegen.kernels import attention_plan, suffix
 from sharegen.kernels.attention_plan import AttentionPlan
+from sharegen.kernels.cost import CostModel
 from sharegen.kernels.decode import decode_attention
 from sharegen.kernels.layout import SharedLayout
 from sharegen.kernels.prefill import PrefillPlan, prefill_attention
@@ -80,7 +81,9 @@ def some_of(batch: Batch, kept: list[int]) -> tuple[Batch, list[int]]:
 
 
 def attend(batch: Batch, tile: Tile | None, **options: Any) -> torch.Tensor:
-    plan = AttentionPlan(batch.shape, len(batch.q), DEVICE, tile=tile, deterministic=True)
+    plan = AttentionPlan(
+        batch.shape, len(batch.q), DEVICE, tile=tile, costs=CostModel(), deterministic=True
+    )
     plan.update(batch.layout)
     return decode_attention(
         batch.q, batch.k_cache, batch.v_cache, plan, batch.block_tables, batch.prefix_length,
@@ -113,6 +116,22 @@ def test_a_row_has_the_same_bits_beside_any_others(options: dict[str, int]) -> N
     for kept in ([7], [0, 10, 18], [1, 2, 3, 9, 10, 13], [14, 18], list(range(3, 19))):
         some, rows = some_of(batch, kept)
         assert torch.equal(attend(some, tile, **options), whole[rows])
+
+
+def test_a_sink_comes_in_alike_whether_anything_is_shared_in_the_batch_or_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A row that reads all of its prompt by itself, in a batch of such and beside others."""
+    monkeypatch.setattr(suffix, "OWN_CUT", attention_plan.OWN_CUT)
+    heads, size = ((32, 8), 128) if ON_GPU else ((2, 1), 16)
+    shape = make_shape(*heads, DTYPE, key_size=size, value_size=size)
+    batch = random_batch(shape, [(20, 0, 2), (40, 2, 3)], [5, 9, 11])
+    batch = replace(batch, layout=replace(batch.layout, alone=np.array([False, True])))
+    sinks = torch.linspace(0.5, 1.5, shape.num_heads, device=DEVICE)
+    tile = None if ON_GPU else SMALL
+    whole = attend(batch, tile, sinks=sinks)
+    by_itself, rows = some_of(batch, [2])
+    assert torch.equal(attend(by_itself, tile, sinks=sinks), whole[rows])
 
 
 @pytest.mark.turn(3)
