@@ -53,7 +53,10 @@ def __getattr__(name: str) -> Any:
         said = f"module 'sharegen' has no attribute {name!r}"
         raise AttributeError(said, name=name, obj=_sys.modules[__name__])
     if name == "LLM":
-        _import_module("sharegen.engine.model.starting.kept_names").keep_names()
+        starting = "sharegen.engine.model.starting"
+        _import_module(f"{starting}.kept_names").keep_names()
+        with _import_module(f"{starting}.no_collections").no_collections():
+            return getattr(_import_module(_HOMES[name]), name)
     return getattr(_import_module(_HOMES.get(name, "sharegen.outputs")), name)
 
 

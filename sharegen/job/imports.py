@@ -8,6 +8,7 @@ import sys
 from sharegen.common.start_clock import IMPORTS, START
 from sharegen.engine.model.compile.kept_code import begin_to_hash_triton
 from sharegen.engine.model.starting.lean_imports import import_transformers
+from sharegen.engine.model.starting.no_collections import no_collections
 from sharegen.workload.configuration import Configuration
 
 _GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # of NVIDIA, of AMD, of either under Windows
@@ -20,7 +21,7 @@ def import_engine(configuration: Configuration, computes: bool = True) -> None:
     computes: whether this process does, and not others alone.
     """
     machine = configuration.machine
-    with START.part(IMPORTS):
+    with START.part(IMPORTS), no_collections():
         compiles = computes and machine.compile is not False and not on_cpu(configuration)
         alone = machine.ray is None and machine.tensor_parallel_size == 1
         import_transformers(compiles=compiles or not alone)

@@ -1,0 +1,19 @@
+"""Imports without a look for garbage: nearly all that they make stays."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def no_collections() -> Iterator[None]:
+    """Let Python look for no garbage inside; torch and transformers make a million objects."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
