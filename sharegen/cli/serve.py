@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from sharegen.cli.flags import assigned, given
 from sharegen.cli.key_options import KEYS, RUN_KEYS, options_of, said_by
-from sharegen.cli.parameters import option, parse_size, with_options
+from sharegen.cli.parameters import option, parse_path, parse_size, with_options
 from sharegen.cli.telling import complain
 from sharegen.common.extras import install
 from sharegen.errors import UsageError
@@ -25,10 +25,11 @@ _KEYS = [
 ]
 _Keys = options_of("_Keys", _KEYS)
 
-_LOCAL = "127.0.0.1"
+_PACKAGES = ("starlette", "uvicorn", "python-multipart")
 
 _address = functools.partial(option, "Address")
 _bounds = functools.partial(option, "Bounds")
+_batches = functools.partial(option, "Batches")
 
 
 @dataclass(frozen=True)
@@ -147,6 +148,46 @@ class ServeOptions(_Keys):  # type: ignore[valid-type, misc]  # made of declarat
         ),
     ] = 30.0
 
+    batch_folder: Annotated[
+        Path | None,
+        _batches(
+            "--batch-folder",
+            "Answer /v1/files and /v1/batches, and keep files and answers in this folder; a "
+            "server that begins again with it goes on.",
+            "FOLDER",
+            default="none: no file is kept",
+            parser=parse_path,
+        ),
+    ] = None
+    max_file: Annotated[
+        Any,
+        _batches(
+            "--max-file",
+            "Bytes of a file that is uploaded.",
+            "SIZE",
+            default="200MiB",
+            parser=parse_size,
+        ),
+    ] = "200MiB"
+    max_storage: Annotated[
+        Any,
+        _batches(
+            "--max-storage",
+            "Bytes in the folder, from which no more is taken.",
+            "SIZE",
+            default="16GiB",
+            parser=parse_size,
+        ),
+    ] = "16GiB"
+    max_batch_requests: Annotated[
+        int,
+        _batches("--max-batch-requests", "Requests of a batch.", "N", default="50000", min=1),
+    ] = 50_000
+    max_batches: Annotated[
+        int,
+        _batches("--max-batches", "Batches that are not finished.", "N", default="64", min=1),
+    ] = 64
+
 
 @with_options
 def serve(options: ServeOptions) -> None:
@@ -160,9 +201,10 @@ def serve(options: ServeOptions) -> None:
     Examples:
       sharegen serve --model Qwen/Qwen3-0.6B
       sharegen serve --model ./model --port 9000 --set sampling.temperature=0.7
+      sharegen serve --model ./model --batch-folder batches
       SHAREGEN_API_KEY=secret sharegen serve --model ./model --host 0.0.0.0
     """
-    missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
+    missing = [name for name in _PACKAGES if find_spec(name.replace("-", "_")) is None]
     if missing:
         raise UsageError(f"serve needs {' and '.join(missing)}: {install('serve')}")
     from sharegen.common.mappings import merge
@@ -183,10 +225,15 @@ def serve(options: ServeOptions) -> None:
         connections=options.max_connections,
         client_seconds=options.client_timeout,
         grace=options.grace,
+        file=options.max_file,
+        storage=options.max_storage,
+        batch_requests=options.max_batch_requests,
+        batches=options.max_batches,
     )
     address = Address(options.host, options.port, options.api_key, options.insecure)
     configuration = resolve("batch", flags=values, has_rows=False)
-    run(configuration, address, limits, _names(options.name, values["model"]), _ready)
+    names = _names(options.name, values["model"])
+    run(configuration, address, limits, names, _ready, options.batch_folder)
 
 
 def _names(name: str | None, model: str) -> tuple[str, ...]:

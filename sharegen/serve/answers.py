@@ -14,7 +14,9 @@ from sharegen.results.export.openai import (
     Answerer,
     Spell,
     Usage,
+    answered,
     choice,
+    failed,
     head,
     put_calls,
     reason_of,
@@ -85,11 +87,27 @@ class Answer:
             body["prompt_token_ids"] = self.asked.prompts[0]
         return body
 
+    def line(self, custom_id: str) -> dict[str, Any]:
+        """The line of a batch's output, of an answer that is whole."""
+        if self.error is not None:
+            return failed(custom_id, self.error)
+        asked = self.asked
+        records = [
+            _record(self._finished[index], asked.params.logprobs)
+            for index in range(len(self._finished))
+        ]
+        return answered(
+            custom_id, asked.endpoint, records, self._prompt_usage(), self._by, self._spell,
+            asked.metadata, asked.tool_choice,
+        )  # fmt: skip
+
     def _usage(self) -> dict[str, Any]:
+        return self._prompt_usage().counts(self.drawn_tokens)
+
+    def _prompt_usage(self) -> Usage:
         prompts = sum(map(len, self.asked.prompts))
         firsts = (self._finished[place * self._n] for place in range(len(self._order)))
-        cached = sum(first.num_cached_tokens for first in firsts)
-        return Usage(prompts, cached).counts(self.drawn_tokens)
+        return Usage(prompts, sum(first.num_cached_tokens for first in firsts))
 
     def _choice(self, index: int) -> dict[str, Any]:
         completion, params = self._finished[index], self.asked.params

@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -23,12 +23,14 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
+from sharegen.engine.core.request import Request as EngineRequest
 from sharegen.results.export.openai import Answerer, Endpoint, Spell
 from sharegen.serve.answers import Answer, event
 from sharegen.serve.asked import Asked, Reader
+from sharegen.serve.bodies import Bodies
 from sharegen.serve.engine_loop import EngineLoop
 from sharegen.serve.faults import Refusal
 from sharegen.serve.guard import Guard
@@ -38,7 +40,6 @@ from sharegen.serve.read_bodies import ReadBodies
 from sharegen.serve.ticket import News, Ticket
 
 _LARGE = 256 << 10  # bytes of a body that others do not wait for
-_PASSED = 16  # times the bytes of a body that may be, which are read to say that they are too many
 
 
 class Api:
@@ -63,10 +64,10 @@ class Api:
         self.counts = Counts()
         self.ends = False  # whether new requests are turned away
         self._loop, self._reader, self._limits = loop, reader, limits
-        self._names, self._fingerprint = names, fingerprint
+        self._names, self.fingerprint = names, fingerprint
         self._tokenizer, self._spell = tokenizer, spell
         self._created = int(time.time())
-        self._held = 0  # bytes of bodies that are received, or wait to be read
+        self.bodies = Bodies(limits)
         self._read = ReadBodies()
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="sharegen-read")
         self._reading_large = ThreadPoolExecutor(1, thread_name_prefix="sharegen-read-large")
@@ -85,6 +86,10 @@ class Api:
             middleware=[guard],
             exception_handlers={Refusal: _refused, HTTPException: _no_such, Exception: _broken},
         )
+
+    def add(self, routes: Sequence[BaseRoute]) -> None:
+        """Answer more paths. Before the first request."""
+        self.app.router.routes.extend(routes)
 
     def tell(self, news: list[tuple[Ticket, News]]) -> None:
         """Hand out what the engine has told. In the thread that listens."""
@@ -123,7 +128,7 @@ class Api:
         stream: Response | None = None
         try:
             asked = await self._asked(endpoint, request)
-            answer, ticket = self._submit(asked)
+            answer, ticket = self.submit(asked, asked.requests(self._loop.keys.__next__))
             if not asked.delivery.stream:
                 return _json(await self._whole(request, answer, ticket))
             stream = await self._stream(request, answer, ticket)
@@ -146,65 +151,20 @@ class Api:
             )
 
     async def _asked(self, endpoint: Endpoint, request: Request) -> Asked:
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":
-            raise Refusal(415, f"the body is of type {kind or 'none'!r:.80}: send application/json")
-        body = bytearray()
-        try:
-            await self._receive_in_time(request, body)
-            whole = bytes(body)
-            known = self._read.get(endpoint, whole)
+        async with self.bodies.of(request) as body:
+            known = self._read.get(endpoint, body)
             if known is not None:
                 return known
             by = self._reading if len(body) <= _LARGE else self._reading_large
             reading = asyncio.get_running_loop().run_in_executor
-            asked = await reading(by, self._reader.read, endpoint, whole)
-            self._read.remember(whole, asked)
+            asked = await reading(by, self._reader.read, endpoint, body)
+            self._read.remember(body, asked)
             return asked
-        finally:
-            self._held -= len(body)
 
-    async def _receive_in_time(self, request: Request, body: bytearray) -> None:
-        """The body, of no more bytes and in no more time than there may be."""
-        try:
-            async with asyncio.timeout(self._limits.client_seconds):
-                await self._receive(request, body)
-        except TimeoutError:
-            raise Refusal(
-                408,
-                f"the body took longer than {self._limits.client_seconds:g} s (--client-timeout)",
-            ) from None
-
-    async def _receive(self, request: Request, body: bytearray) -> None:
-        """Read a body. Whoever sends too much hears of it when all is sent, and nothing is kept:
-        an answer before that would be lost with the connection."""
-        most = self._limits.body
-        too_large = Refusal(
-            413, f"the body has more than {most:,} bytes (--max-body): send less",
-            code="body_too_large",
-        )  # fmt: skip
-        declared = request.headers.get("content-length", "0")
-        said = int(declared) if declared.isdecimal() else 0
-        if said > most and "expect" in request.headers:  # it waits for a word before it sends
-            raise too_large
-        passed = 0
-        async for chunk in request.stream():
-            passed += len(chunk)
-            if passed > _PASSED * most:
-                raise too_large
-            if max(passed, said) > most:
-                continue
-            if self._held + len(chunk) > self._limits.bodies:
-                raise Refusal(429, "too many large requests at once: ask again later")
-            self._held += len(chunk)
-            body += chunk
-        if max(passed, said) > most:
-            raise too_large
-
-    def _submit(self, asked: Asked) -> tuple[Answer, Ticket]:
-        requests = asked.requests(self._loop.keys.__next__)
+    def submit(self, asked: Asked, requests: Sequence[EngineRequest]) -> tuple[Answer, Ticket]:
+        """Send requests to the engines; the ticket tells what comes of them, the answer adds up."""
         ticket = Ticket(requests, streams=bool(asked.delivery.stream))
-        by = Answerer(self._names[0], self._fingerprint, int(time.time()))
+        by = Answerer(self._names[0], self.fingerprint, int(time.time()))
         answer = Answer(asked, requests, uuid.uuid4().hex, by, self._tokenizer, self._spell)
         self._loop.submit(ticket)
         return answer, ticket

@@ -6,8 +6,11 @@ wanted, which a file has no words for.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -17,7 +20,7 @@ from sharegen.common.json_values import JsonError
 from sharegen.common.names import SHOWN
 from sharegen.common.tool_choice import ToolChoice
 from sharegen.engine.core.request import Request, SamplingParams
-from sharegen.errors import ModelError, RequestError, UsageError
+from sharegen.errors import DataError, ModelError, RequestError, UsageError
 from sharegen.job.engines import sampling_params
 from sharegen.prompts import Requests
 from sharegen.results.export.openai import Endpoint
@@ -25,8 +28,9 @@ from sharegen.serve.faults import Refusal
 from sharegen.serve.limits import Limits
 from sharegen.serve.tokens import Tokens
 from sharegen.workload.configuration import Configuration
-from sharegen.workload.request_body import Refused, refused
-from sharegen.workload.requests import asked_by
+from sharegen.workload.dataset import read_rows
+from sharegen.workload.request_body import Fault, Refused, refused
+from sharegen.workload.requests import BatchRequest, RequestedPrompts, asked_by, read_requests
 
 _MAX_TOKENS = ("max_tokens", "max_completion_tokens")
 
@@ -113,8 +117,7 @@ class Reader:
         try:
             return self._read(endpoint, _values(body))
         except Refused as error:
-            fault = error.fault
-            raise Refusal(400, fault.message, fault.param, fault.code) from None
+            raise _refusal(error.fault) from None
         except (ModelError, RequestError, UsageError) as error:
             raise Refusal(400, str(error)) from None
 
@@ -126,8 +129,7 @@ class Reader:
         self._check_name(values.get("model"))
         if values.get("stream_options") is not None and not delivery.stream:
             raise Refused("stream_options: needs stream: true", "stream_options")
-        if endpoint == "chat" and not getattr(self._tokenizer, "chat_template", None):
-            raise Refused("the model has no chat template: ask /v1/completions", "messages")
+        self._check_template(endpoint)
         echo = bool(delivery.echo)
         if echo and endpoint == "chat":
             raise Refused("echo is for /v1/completions", "echo", "unsupported_parameter")
@@ -147,6 +149,18 @@ class Reader:
                     "unsupported_parameter",
                 )
             params = replace(params, prompt_logprobs=params.logprobs)
+        return self._prepared(endpoint, asked, params, body, delivery, prompt_alone)
+
+    def _prepared(
+        self,
+        endpoint: Endpoint,
+        asked: RequestedPrompts,
+        params: SamplingParams,
+        body: Mapping[str, Any],
+        delivery: Delivery,
+        prompt_alone: bool = False,
+    ) -> Asked:
+        """What is asked, in tokens and within the server's bounds."""
         if len(asked.prompts) * params.n > self._limits.choices:
             raise Refused(
                 f"{len(asked.prompts):,} prompts with {params.n:,} choices each are more than the "
@@ -154,9 +168,7 @@ class Reader:
                 "n",
             )
         prompts = self._tokens.of(asked.prompts)
-        is_said = any(
-            body.get(name) is not None for name in ("max_tokens", "max_completion_tokens")
-        )
+        is_said = any(body.get(name) is not None for name in _MAX_TOKENS)
         params = self._bounded(params, max(map(len, prompts)) - prompt_alone, is_said)
         texts = [p.content if isinstance(p.content, str) else None for p in asked.prompts]
         metadata = body.get("metadata")
@@ -165,6 +177,68 @@ class Reader:
             endpoint, prompts, texts, params, delivery, metadata, prompt_alone, choice,
             lasts=self._tokens.last(asked.prompts),
         )  # fmt: skip
+
+    def line(self, request: BatchRequest) -> Asked:
+        """What a line of a batch asks, drawn with the seed that the command line draws it with.
+
+        Raises Refusal.
+        """
+        if isinstance(request.asked, Fault):
+            raise _refusal(request.asked)
+        params, _ = sampling_params(request.asked.sampling)
+        try:
+            self._check_template(request.endpoint)
+            return self._prepared(request.endpoint, request.asked, params, request.body, Delivery())
+        except Refused as error:
+            raise _refusal(error.fault) from None
+        except (ModelError, RequestError, UsageError) as error:
+            raise Refusal(400, str(error)) from None
+
+    def batch(self, path: Path, name: str, endpoint: str) -> list[BatchRequest]:
+        """The requests of a batch's file. name: what messages call it; endpoint: of all of them.
+
+        Raises DataError where it is none of a batch, or not for this server.
+        """
+        try:
+            rows = read_rows(str(path), None, "").rows
+        except DataError as error:
+            raise DataError(str(error).replace(f"{path}, ", "").replace(str(path), name)) from None
+        if len(rows) > self._limits.batch_requests:
+            raise DataError(
+                f"the file has {len(rows):,} requests: a batch may have "
+                f"{self._limits.batch_requests:,} (too_many_requests)"
+            )
+        own = [replace(row, where=row.where.rpartition(", ")[2]) for row in rows]
+        requests = read_requests(own, self._configuration)
+        wanted = "chat" if endpoint == "/v1/chat/completions" else "text"
+        other = next((each for each in requests if each.endpoint != wanted), None)
+        if other is not None:
+            raise DataError(
+                f"{other.where}: asks another endpoint than {endpoint}, which is the batch's "
+                "(url_mismatch)"
+            )
+        named = next((each for each in requests if each.model not in (None, *self._names)), None)
+        if named is not None:
+            raise DataError(
+                f"{named.where}: the model {named.model!r:.{SHOWN}} is not served here: "
+                f"{self._names[0]!r} is (model_not_found)"
+            )
+        return requests
+
+    def settings(self, fingerprint: str) -> str:
+        """A hash of what decides a line's answer beside the line. fingerprint: of the model."""
+        own = self._configuration
+        said = [
+            fingerprint,
+            self._limits.output_tokens,
+            own.sampling.model_dump(mode="json"),
+            own.chat.model_dump(mode="json"),
+        ]
+        return blake2b(json.dumps(said).encode(), digest_size=16).hexdigest()
+
+    def _check_template(self, endpoint: Endpoint) -> None:
+        if endpoint == "chat" and not getattr(self._tokenizer, "chat_template", None):
+            raise Refused("the model has no chat template: ask /v1/completions", "messages")
 
     def _check_name(self, name: Any) -> None:
         if isinstance(name, str) and name not in self._names:
@@ -199,6 +273,10 @@ class Reader:
         if most is None or (wanted is not None and wanted <= most):
             return params
         return replace(params, max_tokens=most, min_tokens=min(params.min_tokens, most))
+
+
+def _refusal(fault: Fault) -> Refusal:
+    return Refusal(400, fault.message, fault.param, fault.code)
 
 
 def _values(body: bytes) -> dict[str, Any]:

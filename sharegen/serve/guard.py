@@ -19,7 +19,8 @@ class Guard:
     """Turns away who has no key, and on a loopback address who was sent by another site's page.
 
     Such a page can ask a server of its reader's machine by a name of its own that it lets point
-    there (DNS rebinding); the name gives it away. key: what clients bring, or None. most: bytes of
+    there (DNS rebinding); the name gives it away. It can also send forms and empty bodies anywhere;
+    browsers say then where it comes from. key: what clients bring, or None. most: bytes of
     a request's headers.
     """
 
@@ -65,6 +66,14 @@ class Guard:
                 what = "wrong API key" if brought else "this server takes an API key"
                 return Refusal(
                     401, f"{what}: send it as `Authorization: Bearer KEY`", code="invalid_api_key"
+                )
+        if self._key is None and b"origin" in given:  # the page of a site, which has one of its own
+            origin = given[b"origin"].decode("latin-1").partition("://")[2]
+            if origin.lower() != given.get(b"host", b"").decode("latin-1").lower():
+                return Refusal(
+                    403,
+                    "this server was asked by a page of another site: give it an --api-key, "
+                    "which such a page does not have",
                 )
         if self._key is None and self._is_local:
             host = given.get(b"host", b"localhost").decode("latin-1")

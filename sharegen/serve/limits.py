@@ -14,6 +14,9 @@ class Limits:
     connections: that are open at once. client_seconds: that a client may take to send a request,
     or to take the next piece of its answer. grace: seconds that requests have to finish when the
     server is told to end.
+
+    file: bytes of a file that is uploaded. storage: of all files, from which no more is taken.
+    batch_requests: lines of a batch. batches: that are not finished, at most.
     """
 
     body: int = 16 << 20
@@ -24,6 +27,10 @@ class Limits:
     connections: int = 8192
     client_seconds: float = 60.0
     grace: float = 30.0
+    file: int = 200 << 20
+    storage: int = 16 << 30
+    batch_requests: int = 50_000
+    batches: int = 64
 
     @property
     def bodies(self) -> int:

@@ -7,6 +7,7 @@ import contextlib
 import resource
 import socket
 import threading
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import h11
@@ -51,9 +52,19 @@ def bound(host: str, port: int, limits: Limits) -> socket.socket:
 
 
 class Listener:
-    """The thread that listens. app: what answers; sock: where, bound already."""
+    """The thread that listens. app: what answers; sock: where, bound already.
 
-    def __init__(self, app: Any, sock: socket.socket, limits: Limits) -> None:
+    beside: what runs on the same event loop, and ends by itself when it is told to.
+    """
+
+    def __init__(
+        self,
+        app: Any,
+        sock: socket.socket,
+        limits: Limits,
+        beside: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._beside = beside
         _allow_descriptors(limits.connections)
         config = uvicorn.Config(
             app,
@@ -83,7 +94,13 @@ class Listener:
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         with contextlib.suppress(asyncio.CancelledError):
-            self.loop.run_until_complete(self.server.serve(sockets=[self._sock]))
+            self.loop.run_until_complete(self._serve())
+
+    async def _serve(self) -> None:
+        beside = None if self._beside is None else asyncio.ensure_future(self._beside())
+        await self.server.serve(sockets=[self._sock])
+        if beside is not None:
+            await beside
 
     @property
     def is_over(self) -> bool:

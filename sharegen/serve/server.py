@@ -5,9 +5,10 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from socket import socket
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,10 @@ from sharegen.job.imports import on_cpu
 from sharegen.job.machine import tokenizer_of
 from sharegen.serve.api import Api
 from sharegen.serve.asked import Reader
+from sharegen.serve.batch_api import BatchApi, without_batches
+from sharegen.serve.batch_runner import BatchRunner
 from sharegen.serve.engine_loop import EngineLoop
+from sharegen.serve.file_store import FileStore
 from sharegen.serve.limits import Limits
 from sharegen.serve.listening import Listener, bound, is_local
 from sharegen.workload import chat
@@ -63,6 +67,7 @@ class Server:
     """Engines, and an endpoint that asks them.
 
     names: what clients call the model, the first its own. sock: where to listen, bound already.
+    store: of files and batches, if there are to be any.
     """
 
     def __init__(
@@ -74,6 +79,7 @@ class Server:
         address: Address,
         limits: Limits,
         sock: socket,
+        store: FileStore | None = None,
     ) -> None:
         self.loop = EngineLoop(engines, configuration.sampling.seed)
         self.grace = limits.grace
@@ -83,7 +89,17 @@ class Server:
             self.loop, reader, names, model.fingerprint, tokenizer,
             Vocabulary.of(tokenizer).utf8, limits, address.key, is_local(address.host),
         )  # fmt: skip
-        self.listener = Listener(self.api.app, sock, limits)
+        self.batches: BatchRunner | None = None
+        if store is None:
+            self.api.add(without_batches())
+        else:
+            self.batches = BatchRunner(
+                store, reader, self.loop, self.api.submit,
+                lambda: reader.settings(self.api.fingerprint), limits,
+            )  # fmt: skip
+            self.api.add(BatchApi(store, self.batches, self.api.bodies, limits).routes)
+        beside = None if self.batches is None else self.batches.run
+        self.listener = Listener(self.api.app, sock, limits, beside)
         self.loop.tell = self._tell
         self.dropped = False
         """Whether it has ended with requests that had not finished."""
@@ -98,14 +114,20 @@ class Server:
         try:
             self.loop.run()
         finally:
-            self.listener.end()
+            self._end_listening()
             self.listener.join(_LAST_WORDS)
 
     def end(self) -> None:
         """From any thread: take nothing more, and end when all is answered or the grace is over."""
         self.api.ends = True
-        self.listener.end()
+        self._end_listening()
         threading.Thread(target=self._wait, daemon=True).start()
+
+    def _end_listening(self) -> None:
+        """Begin nothing more."""
+        if self.batches is not None:
+            self.listener.loop.call_soon_threadsafe(self.batches.end)
+        self.listener.end()
 
     def _wait(self) -> None:
         self.listener.join(self.grace)
@@ -127,9 +149,11 @@ def serve(
     limits: Limits,
     names: tuple[str, ...],
     ready: Callable[[str, str], None],
+    batch_folder: Path | None = None,
 ) -> None:
     """Answer requests until a signal ends it.
 
+    batch_folder: where files and batches are kept, if there are to be any.
     ready: called with the model's name and the base URL when requests are answered.
 
     Raises UsageError for what cannot be, and what the engine dies of.
@@ -137,18 +161,28 @@ def serve(
     address.check()
     _refuse_what_is_not_served(configuration)
     sock = bound(address.host, address.port, limits)
-    with closing(sock), closing(ForkServer()) as copied:
+    with closing(sock), _opened(batch_folder, limits) as store, closing(ForkServer()) as copied:
         if on_cpu(configuration) and configuration.machine.tensor_parallel_size == 1:
             copied.begin()  # what an engine imports, while this process reads the tokenizer
         confined.prepare(chat.render)
         tokenizer = tokenizer_of(configuration)
         with closing(_open(configuration, tokenizer, copied)) as engines:
-            server = Server(engines, tokenizer, configuration, names, address, limits, sock)
+            server = Server(engines, tokenizer, configuration, names, address, limits, sock, store)
             with _Signals(server):
                 ready(names[0], _url(address.host, sock))
                 server.run()
     if server.dropped:
         raise SharegenError("ended with requests that had not finished")
+
+
+@contextmanager
+def _opened(folder: Path | None, limits: Limits) -> Iterator[FileStore | None]:
+    """Open a block with the store in a folder, if there is to be one."""
+    if folder is None:
+        yield None
+        return
+    with closing(FileStore(folder, limits)) as store:
+        yield store
 
 
 class _Signals:

@@ -10,11 +10,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from openai import OpenAI
 
+from sharegen.serve.file_store import FileStore
+from sharegen.serve.limits import Limits
 from tests.cli.conftest import Command
 
 MODEL = ["--model", "tinymath", "--device", "cpu", "--kv-cache-memory", "64MiB"]
@@ -49,6 +52,16 @@ def test_a_port_in_use_is_said_before_the_model_is_loaded(sharegen: Command) -> 
         port = str(taken.getsockname()[1])
         done = sharegen("serve", "--model", "/no/such/model", "--port", port)
     assert done.code == 2 and f"--port {port}: cannot listen there" in done.err
+
+
+def test_a_folder_of_batches_is_one_servers(sharegen: Command, tmp_path: Path) -> None:
+    asked = ["serve", "--model", "/no/such/model", "--port", "0", "--batch-folder"]
+    with closing(FileStore(tmp_path / "kept", Limits())):
+        done = sharegen(*asked, str(tmp_path / "kept"))
+    assert done.code == 2 and "another process is writing it" in done.err
+    (tmp_path / "file").touch()
+    done = sharegen(*asked, str(tmp_path / "file"))
+    assert done.code == 2 and "--batch-folder" in done.err and done.err.count("\n") == 1
 
 
 @pytest.mark.slow

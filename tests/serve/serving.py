@@ -21,6 +21,7 @@ from sharegen.engine.parallel.launch import EngineProcess, Processes
 from sharegen.engine.parallel.messages import Setting
 from sharegen.errors import SharegenError
 from sharegen.job.machine import tokenizer_of
+from sharegen.serve.file_store import FileStore
 from sharegen.serve.limits import Limits
 from sharegen.serve.listening import bound
 from sharegen.serve.server import Address, Server
@@ -82,6 +83,7 @@ def serving(
     limits: Limits | None = None,
     key: str | None = None,
     kinds: Sequence[type[EngineProcess]] = (Forked,),
+    batch_folder: Path | None = None,
 ) -> Iterator[Served]:
     """A server of the model in a folder, which ends with the block. kinds: of its engines."""
     limits = limits or Limits(grace=5)
@@ -94,7 +96,8 @@ def serving(
     engines = Dispatcher([setting] * len(kinds), Processes(lambda each: next(left)(each)))
     engines.gather()
     sock = bound(address.host, address.port, limits)
-    server = Server(engines, tokenizer, configuration, (NAME,), address, limits, sock)
+    store = None if batch_folder is None else FileStore(batch_folder, limits)
+    server = Server(engines, tokenizer, configuration, (NAME,), address, limits, sock, store)
     died: list[BaseException] = []
 
     def run() -> None:
@@ -113,3 +116,5 @@ def serving(
         assert not thread.is_alive()
         engines.close()
         sock.close()
+        if store is not None:
+            store.close()

@@ -413,10 +413,10 @@ def test_a_large_body_is_read_beside_the_others(
         large = beside.submit(served.ask, "/v1/completions", {"prompt": "a " * 20_000})
         assert begun.wait(60)
         assert served.ask("/v1/completions", {"prompt": "a", "max_tokens": 1})[0] == 200
-        assert served.server.api._held > 40_000  # bodies that wait are bounded too
+        assert served.server.api.bodies.held > 40_000  # bodies that wait are bounded too
         may_end.set()
         assert large.result()[1]["error"]["code"] == "context_length_exceeded"
-    assert served.server.api._held == 0
+    assert served.server.api.bodies.held == 0
 
 
 def test_a_defect_is_told_without_words_of_a_prompt(
