@@ -21,6 +21,10 @@ class UsageError(SharegenError):
     exit_code = 2
 
 
+class WeightsMovedError(UsageError):
+    """A module's weights lie elsewhere in a GPU's memory than its engine reads them."""
+
+
 class DataError(SharegenError):
     """A dataset, a row or a file does not hold what the job needs."""
 

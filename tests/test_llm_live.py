@@ -14,7 +14,7 @@ from torch import nn
 
 from sharegen import LLM, SamplingParams
 from sharegen.engine.model.states.mixers import HANDS_STATES_OVER
-from sharegen.errors import CapacityError, ModelError, UsageError
+from sharegen.errors import CapacityError, ModelError, UsageError, WeightsMovedError
 from tests.engine.tiny_models import make_tiny
 from tests.engine.tokenizers_for_tests import byte_level
 
@@ -307,7 +307,12 @@ def test_a_module_that_has_become_another_is_refused_by_name() -> None:
         peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj"]))
 
     up = r"\.mlp\.up_proj\.weight was float32 \[48, 32\] on cpu when the LLM was made, and is "
+
+    def elsewhere(model: Any) -> None:
+        model.model.layers[1].to("meta")  # as who keeps it on another device
+
     for change, says in (
+        (elsewhere, r"1\.self_attn\.q_proj\.weight was .* on cpu when .* \[32, 32\] on meta now"),
         (smaller, rf"1{up}float32 \[8, 32\] on cpu now: close this LLM and make a new one"),
         (halved, r"model\.embed_tokens\.weight was .* and is bfloat16 \[128, 32\] on cpu now"),
         (gone, rf"0{up}gone now"),
@@ -320,6 +325,82 @@ def test_a_module_that_has_become_another_is_refused_by_name() -> None:
             for call in (lambda: tokens(llm), llm.weights_changed):
                 with pytest.raises(UsageError, match=says):
                     call()
+
+
+def test_a_weight_that_was_moved_on_a_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs read it where it was, and go on doing so: every later call is refused, too."""
+    model = make_tiny("llama")
+    with LLM(model, kv_cache_memory=MEMORY) as llm:
+        tokens(llm)
+        weight = model.model.layers[1].mlp.up_proj.weight
+        weight.data = weight.data.clone()
+        own: Any = llm.engine.model  # type: ignore[union-attr]
+        with monkeypatch.context() as as_on_a_gpu:
+            as_on_a_gpu.setattr(own, "device", torch.device("cuda"))
+            says = (
+                r"^the model's model\.layers\.1\.mlp\.up_proj\.weight was moved in memory, .*copy_"
+            )
+            for call in (lambda: tokens(llm), llm.weights_changed, lambda: tokens(llm)):
+                with pytest.raises(WeightsMovedError, match=says):
+                    call()
+
+
+def test_an_optimiser_whose_weights_are_elsewhere_writes_them_back() -> None:
+    """It steps on copies, in another dtype or on another device, as those do that offload."""
+    model = make_tiny("llama").train()
+    masters = [weight.detach().double() for weight in model.parameters()]
+    optimiser = torch.optim.SGD(masters, lr=1.0)
+    with LLM(model, kv_cache_memory=MEMORY) as llm:
+        first = tokens(llm)
+        loss(model).backward()
+        for master, weight in zip(masters, model.parameters(), strict=True):
+            master.grad = weight.grad.double()
+        optimiser.step()
+        for master, weight in zip(masters, model.parameters(), strict=True):
+            weight.data.copy_(master)
+        with pytest.warns(UserWarning, match="weights have changed since the last call"):
+            second = tokens(llm)
+    assert second == generated(model) != first
+
+
+def test_a_change_that_is_said_while_a_stream_runs_is_not_forgotten() -> None:
+    model = make_tiny("llama")
+    with LLM(model, kv_cache_memory=MEMORY) as llm:
+        first = tokens(llm)
+        stream = llm.stream(PROMPTS, GREEDY)
+        next(stream)
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight += torch.randn_like(weight)
+        with pytest.raises(UsageError, match="a job runs"):
+            llm.weights_changed()
+        stream.close()
+        with pytest.warns(UserWarning, match="weights have changed since the last call"):
+            second = tokens(llm)
+    assert second == generated(model) != first
+
+
+def test_a_head_that_a_trainer_cast_to_float32() -> None:
+    """The layers compute in bfloat16, the head in float32, and the embedding that is tied to it."""
+    model: Any = make_tiny("llama").to(torch.bfloat16)
+    head, embedding = model.lm_head, model.model.embed_tokens
+    head.weight = embedding.weight
+    head.float()
+    head.forward = lambda hidden: nn.functional.linear(hidden.float(), head.weight)
+    embedding.register_forward_hook(lambda _, __, output: output.bfloat16())
+    params = SamplingParams(temperature=1, max_tokens=8, logprobs=0, seed=1)
+    with LLM(model, kv_cache_memory=MEMORY) as llm:
+        assert llm.dtype == "bfloat16"
+        outputs = llm.generate(PROMPTS, params)
+    for prompt, output in zip(PROMPTS, outputs, strict=True):
+        sample = output.outputs[0]
+        ids = torch.tensor([[*prompt["prompt_token_ids"], *sample.token_ids]])
+        with torch.no_grad():
+            logits = model(input_ids=ids).logits[0, len(prompt["prompt_token_ids"]) - 1 : -1]
+        assert logits.dtype == torch.float32
+        own = logits.log_softmax(-1)[range(len(sample.token_ids)), sample.token_ids]
+        said = torch.tensor([each.logprob for each in sample.completion.logprobs or ()])
+        assert (said - own).abs().mean() < 0.05  # what bfloat16 layers round
 
 
 def test_frozen_and_tied_weights() -> None:

@@ -47,7 +47,7 @@ from sharegen.engine.model.loaded import LoadedModel, on
 from sharegen.engine.model.offloading import move_weights
 from sharegen.engine.prepared import OtherRanks, Prepared, Start
 from sharegen.engine.schedule.step import Step
-from sharegen.errors import CapacityError, SharegenError, UsageError
+from sharegen.errors import CapacityError, SharegenError, UsageError, WeightsMovedError
 from sharegen.kernels.cost import CostModel, load_costs
 
 
@@ -92,6 +92,7 @@ class Engine:
         self._busy = self._arriving = False
         self._whole = True  # nothing was interrupted half-way in this job
         self._closed = self._asleep = self._is_away = False
+        self._moved: str | None = None  # a weight that graphs read where it was
         self._said_full = False
         self._forks = Forks()
         self._grammars = Grammars(tokenizer, model.eos_token_ids, model.vocab_size)
@@ -258,24 +259,30 @@ class Engine:
 
     def _look_at_weights(self) -> None:
         """See whether somebody has trained the module, or put other weights into it."""
-        look = self.model.weights.look()
-        if look != "same":
-            self._take_over(look)
+        if self._look() != "same":
+            self.reset_prefix_cache()
+            self.model.refresh()
             warnings.warn(
                 "the model's weights have changed since the last call: cached prompts are computed "
                 "again (weights_changed() says so without this line)",
                 stacklevel=2,
             )
 
-    def _take_over(self, look: Look) -> None:
-        """Make the next job one of the weights as they are now."""
+    def _look(self) -> Look:
+        """What has become of the weights.
+
+        Raises WeightsMovedError, from then on, where they lie elsewhere than graphs read them.
+        """
+        look = self.model.weights.look()
         if look == "moved" and self.model.device.type == "cuda" and not self.config.enforce_eager:
-            raise UsageError(
-                "the model's weights were moved in memory, and the engine's CUDA graphs and "
-                "compiled layers read them where they were: close this engine and make a new one"
+            self._moved = self.model.weights.moved
+        if self._moved is not None:
+            raise WeightsMovedError(
+                f"the model's {self._moved} was moved in memory, and CUDA graphs and compiled "
+                "layers read it where it was: write new numbers with copy_(), or close this LLM "
+                "and make a new one"
             )
-        self.reset_prefix_cache()
-        self.model.refresh()
+        return look
 
     @contextmanager
     def _doing(self) -> Iterator[None]:
@@ -387,10 +394,12 @@ class Engine:
     def weights_changed(self) -> None:
         """Forget what was computed with the model's weights as they were, between two jobs.
 
-        Raises UsageError while a job runs.
+        Raises UsageError while a job runs, or where a GPU's weights lie elsewhere.
         """
         if not self._is_away:
-            self._take_over(self.model.weights.look())
+            self.reset_prefix_cache()  # raises while a job runs, before the change is noted
+            self._look()
+            self.model.refresh()
 
     def sleep(self) -> None:
         """Give back the memory of KV cache, states, swap space and CUDA graphs, between two jobs.

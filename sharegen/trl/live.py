@@ -13,7 +13,7 @@ from transformers import TrainerCallback
 from sharegen.common.log import log
 from sharegen.engine.core.random_key import row_key
 from sharegen.engine.core.request import SamplingParams
-from sharegen.errors import RequestError, SharegenError
+from sharegen.errors import RequestError, SharegenError, WeightsMovedError
 from sharegen.llm import LLM
 from sharegen.outputs import RequestOutput
 from sharegen.trl.settings import mismatches
@@ -83,25 +83,34 @@ class LiveEngine(TrainerCallback):
         """Sample prompts of token ids from the module as it is now."""
         self._trains, step = trainer.is_in_train, trainer.state.global_step
         try:
-            if self._llm is None:
-                self._llm = self._opened(trainer)
-            else:
-                self._llm.wake_up()
-            if step != self._step:
-                self._llm.weights_changed()
-            self._step = step
-            _refuse_too_long(prompts, self._llm)
+            llm = self._up_to_date(trainer, step)
+            _refuse_too_long(prompts, llm)
             asked = [{"prompt_token_ids": ids} for ids in prompts]
-            outputs = self._llm.generate(asked, list(params), use_tqdm=False)  # type: ignore[arg-type]
+            outputs = llm.generate(asked, list(params), use_tqdm=False)  # type: ignore[arg-type]
             samples = chain.from_iterable(each.outputs for each in outputs)
             if failed := next((each.error for each in samples if each.error), None):
                 raise RolloutError(f"a completion of step {step} failed: {failed}")
             if self._sleeps:
-                self._llm.sleep()
+                llm.sleep()
             return outputs
         except BaseException:
             self.close()
             raise
+
+    def _up_to_date(self, trainer: Any, step: int) -> LLM:
+        """An engine that is awake and computes with the weights of this step."""
+        if self._llm is not None:
+            self._llm.wake_up()
+            try:
+                if step != self._step:
+                    self._llm.weights_changed()
+            except WeightsMovedError:
+                log("the trainer has moved weights in the GPU's memory: a new engine is opened")
+                self.close()
+        if self._llm is None:
+            self._llm = self._opened(trainer)
+        self._step = step
+        return self._llm
 
     def _opened(self, trainer: Any) -> LLM:
         module = trainer.accelerator.unwrap_model(trainer.model)

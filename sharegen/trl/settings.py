@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
+
+import torch
 
 from sharegen.common.names import nearest
 from sharegen.engine.core.request import SamplingParams
@@ -71,7 +74,7 @@ def mismatches(trainer: Any, module: Any, dtype: str = "auto") -> list[str]:
     """
     found = []
     computes = next((name for name in ("bf16", "fp16") if getattr(trainer.args, name, False)), None)
-    own = str(module.dtype).removeprefix("torch.")
+    own = str(_dtype_of_layers(module)).removeprefix("torch.")
     dtype = own if dtype == "auto" else str(dtype).removeprefix("torch.")
     if computes is not None and dtype == "float32":
         found.append(
@@ -85,6 +88,18 @@ def mismatches(trainer: Any, module: Any, dtype: str = "auto") -> list[str]:
             "disable_dropout=True in GRPOConfig"
         )
     return found
+
+
+def _dtype_of_layers(module: Any) -> torch.dtype:
+    """The dtype of most weights of the layers. An adapter may have another one, and so may an
+    output head that the trainer casts to float32, with the embedding that it is tied to."""
+    ends = (module.get_input_embeddings(), module.get_output_embeddings())
+    left_out = {id(end.weight) for end in ends if end is not None}
+    numbers: Counter[torch.dtype] = Counter()
+    for weight in module.parameters():
+        if id(weight) not in left_out:
+            numbers[weight.dtype] += weight.numel()
+    return max(numbers, key=numbers.__getitem__, default=module.dtype)
 
 
 def _dropout(module: Any) -> str | None:

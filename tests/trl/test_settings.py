@@ -129,3 +129,12 @@ def test_what_lets_log_probabilities_differ_is_told() -> None:
     assert mismatches(trainer(), llama) == []
     llama.config.attention_dropout = 0.1
     assert "dropout (attention_dropout)" in mismatches(trainer(), llama)[0]
+
+
+def test_a_head_in_float32_is_no_other_precision() -> None:
+    """TRL's cast_lm_head_to_fp32: the layers are what counts, also where the embedding is tied."""
+    model = make_tiny("llama").bfloat16()
+    model.lm_head.weight = model.model.embed_tokens.weight
+    model.lm_head.float()
+    assert model.dtype == torch.float32
+    assert mismatches(trainer(bf16=True), model) == []

@@ -315,7 +315,7 @@ def _prepare(module: PreTrainedModel, name: str, fingerprint: str) -> LoadedMode
             mixers=recording.mixers,
             eos_token_ids=_eos_token_ids(module),
             vocab_size=vocab_size,
-            dtype=module.dtype,
+            dtype=recording.dtype or module.dtype,
             device=embedding_weight(module).device,
             fingerprint=fingerprint,
             _limits=[*limits, _context_limit(module.config.get_text_config())],

@@ -63,6 +63,9 @@ class Recording:
 
     Since attention then mixes no tokens, anything in the output of a token that depends on another
     token comes from elsewhere: a state layer, a convolution, a token shift.
+
+    dtype: of the values that attention is handed, None before it is called. A module whose output
+    head was cast to float32 computes its layers in another dtype than its first weight has.
     """
 
     modules: list[nn.Module] = field(default_factory=list)
@@ -70,6 +73,7 @@ class Recording:
     masks: list[_Mask] = field(default_factory=list)
     mixers: list[Mixer] = field(default_factory=list)
     spreads: Spreads = field(default_factory=Spreads)
+    dtype: torch.dtype | None = None
     problem: str | None = None
 
     def note_mask(self, mask_function: Callable[..., Any], **kwargs: Any) -> torch.Tensor:
@@ -118,6 +122,7 @@ class Recording:
         )
         self.layers.append(self._with_mask(layer, attention_mask))
         self.modules.append(module)
+        self.dtype = v.dtype
         unknown = [
             name
             for name, value in kwargs.items()

@@ -42,6 +42,9 @@ class Weights:
     can.
 
     is_lent: whether the module is somebody else's, who may do anything to it.
+
+    Attributes:
+        moved: the name of a weight that the last look found elsewhere in memory, if there was one.
     """
 
     def __init__(self, module: nn.Module, is_lent: bool = False) -> None:
@@ -54,6 +57,7 @@ class Weights:
         ]
         self._parts = list(module.modules()) if is_lent else None
         self._with_adapters = [part for part in module.modules() if hasattr(part, _MERGED)]
+        self.moved: str | None = None
         self._memory: list[int] = []
         self._changes: list[Any] = []
         self._some: list[torch.Tensor] = []  # views of a few numbers, where the weights lie
@@ -66,9 +70,13 @@ class Weights:
         shapes, dtypes or devices.
         """
         self._refuse_other_parts()
-        found = (owner._parameters.get(name) for owner, name, _ in self._places)
-        weights = [weight.detach() for weight in found if weight is not None]
-        weights = [weight for weight in weights if type(weight) is torch.Tensor]  # not packed ones
+        found = [
+            (owner, name, weight.detach())
+            for owner, name, _ in self._places
+            if (weight := owner._parameters.get(name)) is not None
+        ]
+        found = [each for each in found if type(each[2]) is torch.Tensor]  # not packed ones
+        weights = [weight for *_, weight in found]
         memory = [weight.data_ptr() for weight in weights]
         changes: list[Any] = [0 if weight.is_inference() else weight._version for weight in weights]
         changes += [_adapters(part) for part in self._with_adapters]
@@ -77,8 +85,12 @@ class Weights:
             self._some = [_some(weight) for weight in weights if _is_plain(weight)]
         numbers = _copied(self._some)
         found_again: Look = "same"
+        self.moved = None
         if self._memory and memory != self._memory:
             found_again = "moved"
+            places = zip(found, memory, self._memory, strict=False)  # fewer: some are gone
+            moved = next((each for each, now, was in places if now != was), found[-1])
+            self.moved = self._path(*moved[:2])
         elif self._memory and (
             changes != self._changes or not all(map(torch.equal, numbers, self._numbers))
         ):
