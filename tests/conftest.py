@@ -8,6 +8,10 @@ import zlib
 from collections.abc import Iterator
 from datetime import date
 
+import pytest
+
+from sharegen.common import confined
+
 # What one process has compiled is there for all the others, whatever the environment says.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -15,24 +19,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Tiny models gain nothing from a second thread, and tests that run side by side (-n) lose by it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import pytest
-import torch
-from hypothesis import HealthCheck, settings
-
-from sharegen.common import confined
-
-if not torch.cuda.is_available():
-    # The kernels run in Triton's interpreter, which is chosen at their import.
-    os.environ["TRITON_INTERPRET"] = "1"
-
-# Where changes are judged the same inputs are drawn each time, so that a change fails by its own
-# doing; elsewhere other ones each time. No machine is slow enough to make a property wrong.
-settings.register_profile("here", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("ci", settings.get_profile("here"), derandomize=True)
-settings.load_profile("ci" if os.environ.get("CI") else "here")
-
-# A full collection looks at the half a million objects of torch and of the tests themselves. At the
-# usual pace that takes four seconds while the tests are only being collected.
+# A full collection of garbage looks at the half a million objects of torch and of the tests
+# themselves: not at all while the tests are only being collected, and less often than usual after.
+gc.disable()
 gc.set_threshold(*gc.get_threshold()[:2], 100)
 
 # What a shell starts in the background ignores Ctrl-C, and so would all that the tests start.
@@ -53,11 +42,36 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist chooses
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Processes take neighbouring tests, which use the same modules and fixtures."""
+    if getattr(config.option, "numprocesses", None) and config.option.dist == "no":
+        config.option.dist = "worksteal"
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """One day for all processes of a run, midnight or not."""
     turn = config.getoption("--turn")
     today = date.today().toordinal()
     os.environ.setdefault("SHAREGEN_TEST_DAY", str(today) if turn == "today" else turn)
+    if not getattr(config.option, "numprocesses", None) or config.option.collectonly:
+        _prepare()  # a process that only deals tests out to others runs none
+
+
+def _prepare() -> None:
+    """Import what tests begin with, as they need it."""
+    import torch
+    from hypothesis import HealthCheck, settings
+
+    if not torch.cuda.is_available():
+        # The kernels run in Triton's interpreter, which is chosen at their import.
+        os.environ["TRITON_INTERPRET"] = "1"
+
+    # Where changes are judged the same inputs are drawn each time, so that a change fails by its
+    # own doing; elsewhere other ones each time. No machine is slow enough to make a property wrong.
+    settings.register_profile("here", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile("ci", settings.get_profile("here"), derandomize=True)
+    settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -79,6 +93,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish() -> None:
     """What the tests are made of is no garbage: a collection in a test need not look through it."""
     gc.freeze()
+    gc.enable()
 
 
 def turn_of(item: pytest.Item) -> int:

@@ -4,9 +4,11 @@ in the place of. No type checker sees these, and some are used on a GPU alone.""
 from __future__ import annotations
 
 import ast
+import gc
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,8 +27,25 @@ def files() -> Iterator[Path]:
                 yield path
 
 
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in files()}
-NODES = {path: list(ast.walk(tree)) for path, tree in TREES.items()}
+@cache
+def trees() -> dict[Path, ast.Module]:
+    """What every file says."""
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in files()}
+
+
+@cache
+def nodes() -> dict[Path, list[ast.AST]]:
+    return {path: list(ast.walk(tree)) for path, tree in trees().items()}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forgotten() -> Iterator[None]:
+    """A million objects, which no other test needs, are made once and gone at the end."""
+    gc.disable()
+    yield
+    trees.cache_clear()
+    nodes.cache_clear()
+    gc.enable()
 
 
 def home(dotted: str) -> Path | None:
@@ -57,7 +76,7 @@ def defines(path: Path, name: str) -> bool:
     beside = path.parent if path.name == "__init__.py" else None
     if beside is not None and any((beside / x).exists() for x in (name, f"{name}.py")):
         return True
-    return name in names_in(TREES[path].body)
+    return name in names_in(trees()[path].body)
 
 
 def is_there(dotted: str) -> bool:
@@ -72,8 +91,8 @@ def is_there(dotted: str) -> bool:
 def test_modules_named_in_strings_are_there() -> None:
     gone = [
         f"{path.relative_to(ROOT)}:{node.lineno}: {node.value}"
-        for path, nodes in NODES.items()
-        for node in nodes
+        for path, found in nodes().items()
+        for node in found
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
         if _DOTTED.fullmatch(node.value) and node.value not in KEYS
         if not node.value.endswith((".py", ".md", ".toml", ".json", ".jsonl", ".yaml", ".svg"))
@@ -82,34 +101,41 @@ def test_modules_named_in_strings_are_there() -> None:
     assert not gone
 
 
-OPERATORS = {
-    node.args[0].value.partition("::")[2]: node
-    for nodes in NODES.values()
-    for node in nodes
-    if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.library.custom_op"
-    if isinstance(node.args[0], ast.Constant) and isinstance(node.args[0].value, str)
-}
+def operators() -> set[str]:
+    """The names of operators that are made of functions."""
+    return {
+        node.args[0].value.partition("::")[2]
+        for found in nodes().values()
+        for node in found
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.library.custom_op"
+        if isinstance(node.args[0], ast.Constant) and isinstance(node.args[0].value, str)
+    }
+
+
 _DEFINED = re.compile(r"(\w+)\(.*\) -> ")  # torch.library.Library.define("name(Tensor x) -> ...")
 
 
 def test_operators_that_are_used_are_registered() -> None:
-    strings = [n.value for nodes in NODES.values() for n in nodes if isinstance(n, ast.Constant)]
+    strings = [n.value for found in nodes().values() for n in found if isinstance(n, ast.Constant)]
     defined = {m[1] for s in strings if isinstance(s, str) and (m := _DEFINED.match(s))}
     used: dict[str, Path] = {}
-    for path, nodes in NODES.items():
+    for path, found in nodes().items():
+        if "torch.ops.sharegen" not in path.read_text(encoding="utf-8"):
+            continue
         ours = {"torch.ops.sharegen"}
-        for node in nodes:
+        for node in found:
             if isinstance(node, ast.Assign) and ast.unparse(node.value) == "torch.ops.sharegen":
                 ours |= {ast.unparse(target) for target in node.targets}
-        for node in nodes:
+        for node in found:
             if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ours:
                 used[node.attr] = path
     assert used
-    assert not {name: path for name, path in used.items() if name not in {*OPERATORS, *defined}}
+    known = operators() | defined
+    assert not {name: path for name, path in used.items() if name not in known}
 
 
 def test_fake_operators_take_what_the_real_ones_take() -> None:
-    for path, tree in TREES.items():
+    for path, tree in trees().items():
         functions = {f.name: f for f in tree.body if isinstance(f, ast.FunctionDef)}
         fakes: dict[str, list[ast.FunctionDef]] = defaultdict(list)
         for function in (f for f in tree.body if isinstance(f, ast.FunctionDef)):
@@ -128,10 +154,10 @@ def test_fake_operators_take_what_the_real_ones_take() -> None:
 def replaced(path: Path) -> Iterator[tuple[int, str]]:
     """`monkeypatch.setattr(module, "name", ...)` in a test: the line, and the dotted name."""
     imported: dict[str, str] = {}
-    for node in NODES[path]:
+    for node in nodes()[path]:
         if isinstance(node, ast.ImportFrom) and node.module:
             imported |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
-    for node in NODES[path]:
+    for node in nodes()[path]:
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("ch.setattr",)):
             owner, name = (*node.args, None, None)[:2]
             if isinstance(owner, ast.Name) and isinstance(name, ast.Constant):
@@ -141,7 +167,7 @@ def replaced(path: Path) -> Iterator[tuple[int, str]]:
 def test_what_tests_replace_is_there() -> None:
     gone = [
         f"{path.relative_to(ROOT)}:{line}: {dotted}"
-        for path in TREES
+        for path in trees()
         for line, dotted in replaced(path)
         if dotted.startswith(("sharegen.", "benchmarks."))
         if home(dotted.rpartition(".")[0]) is not None and not is_there(dotted)

@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -91,8 +92,13 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 
 
-def imports(name: str) -> Iterator[str]:
+@cache
+def imports(name: str) -> set[str]:
     """The modules that one imports, at its head, in a function or for its types alone."""
+    return set(_imports(name))
+
+
+def _imports(name: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(MODULES[name].read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -104,10 +110,13 @@ def imports(name: str) -> Iterator[str]:
                 yield inner if inner in MODULES else module
 
 
-ARROWS = {
-    name: {other for other in imports(name) if other in MODULES and other != name}
-    for name in MODULES
-}
+@cache
+def arrows() -> dict[str, set[str]]:
+    """The modules of the house that each imports."""
+    return {
+        name: {other for other in imports(name) if other in MODULES and other != name}
+        for name in MODULES
+    }
 
 
 def room(name: str) -> str:
@@ -133,7 +142,7 @@ def ordered(graph: Mapping[str, Collection[str]]) -> bool:
 
 
 def test_no_circle_of_imports() -> None:
-    assert ordered(ARROWS)
+    assert ordered(arrows())
 
 
 def test_no_circle_of_folders() -> None:
@@ -145,13 +154,13 @@ def test_no_circle_of_folders() -> None:
         graph: dict[str, set[str]] = {}
         for name in inside:
             part = ".".join(name.split(".")[:level])
-            others = {".".join(each.split(".")[:level]) for each in ARROWS[name] & inside}
+            others = {".".join(each.split(".")[:level]) for each in arrows()[name] & inside}
             graph.setdefault(part, set()).update(others - {part})
         assert ordered(graph), f"{folder}: {graph}"
 
 
 def test_rooms_know_only_those_they_may() -> None:
-    for name, others in ARROWS.items():
+    for name, others in arrows().items():
         for other in others:
             known = {room(other)} - {room(name)}
             assert known <= ALLOWED[room(name)], f"{name} imports {other}"
@@ -170,7 +179,7 @@ def test_no_circle_among_the_rooms_of_the_model() -> None:
     here = [name for name in MODULES if room(name) == "engine/model" and name.count(".") > 2]
     left: dict[str, set[str]] = {inner_room(name): set() for name in here}
     for name in here:
-        known = {inner_room(other) for other in ARROWS[name] & set(here)}
+        known = {inner_room(other) for other in arrows()[name] & set(here)}
         left[inner_room(name)] |= known - {inner_room(name)}
     while free := [name for name, others in left.items() if not others]:
         for name in free:

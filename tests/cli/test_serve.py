@@ -14,7 +14,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from openai import OpenAI
 
 from sharegen.serve.file_store import FileStore
 from sharegen.serve.limits import Limits
@@ -96,6 +95,8 @@ def process(uncovered: None, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 def test_a_signal_lets_what_runs_finish_and_a_second_one_ends_it(
     process: subprocess.Popen[str], tmp_path: Path
 ) -> None:
+    from openai import OpenAI
+
     assert process.stdout is not None
     url = process.stdout.readline().strip()
     client = OpenAI(base_url=url, api_key="none", max_retries=0, timeout=60)

@@ -11,9 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from openai import OpenAI
+from typing import TYPE_CHECKING, Any
 
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.parallel.dispatcher import Dispatcher
@@ -27,6 +25,9 @@ from sharegen.serve.listening import bound
 from sharegen.serve.server import Address, Server
 from sharegen.workload.configuration import resolve
 from tests.engine.parallel.forked import Forked
+
+if TYPE_CHECKING:
+    from openai import OpenAI
 
 KV = 8 << 20
 NAME = "tiny"
@@ -54,6 +55,8 @@ class Served:
         os.kill(self.engines.pids[number], signal.SIGKILL)
 
     def client(self) -> OpenAI:
+        from openai import OpenAI
+
         return OpenAI(base_url=self.url, api_key=self.key or "none", max_retries=0)
 
     def connection(self) -> http.client.HTTPConnection:

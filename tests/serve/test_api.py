@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 
 from sharegen import LLM, SamplingParams
@@ -221,6 +220,8 @@ def test_tools_that_need_not_be_called(served: Served) -> None:
 
 
 def test_n_requests_of_one_prompt_cost_what_one_of_n_samples_costs(served: Served) -> None:
+    import openai
+
     client = openai.AsyncOpenAI(base_url=served.url, api_key="none", max_retries=0)
     prompt = "0 1 2 3 4 5 6 7 8 9 . , ? ! $ " * 12
 
@@ -294,6 +295,8 @@ def test_bad_requests_are_named_in_the_shape_of_openai(served: Served, what: str
 
 
 def test_openais_client_raises_its_own_errors(served: Served) -> None:
+    import openai
+
     client = served.client()
     with pytest.raises(openai.NotFoundError):
         client.completions.create(model="other", prompt="a")

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from sharegen.trl import Rollout
@@ -47,6 +46,7 @@ class Kept(Rollout):
 def grpo(folder: Path, rollout: Any, prompts: Any = ("1 2 3", "Tom has", "Answer:"),
          model: Any = None, peft_config: Any = None, **settings: Any) -> Any:  # fmt: skip
     """A trainer of 2 steps, each of 2 prompts and 4 completions; the reward is their length."""
+    from datasets import Dataset  # with pandas, which no other test needs
     from trl import GRPOConfig, GRPOTrainer
 
     save_tiny_model(folder)
