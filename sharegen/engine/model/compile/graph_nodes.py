@@ -27,7 +27,13 @@ def value_of(node: Any) -> torch.Tensor | None:
 def shape_of(node: Any) -> tuple[Any, ...]:
     """The shape of the tensor that a node computes; empty where it computes no tensor."""
     value = value_of(node)
-    return () if value is None else tuple(value.shape)
+    return () if value is None else tuple(map(_settled, value.shape))
+
+
+def _settled(size: Any) -> Any:
+    """A size that turned out to be a number after it was traced, as that number."""
+    known = size.node.maybe_as_int() if isinstance(size, torch.SymInt) else size
+    return size if known is None else known
 
 
 def erase_unused(graph: fx.Graph, node: Any) -> None:

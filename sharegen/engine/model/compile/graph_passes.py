@@ -13,11 +13,13 @@ from sharegen.engine.model.compile import (
     gating,
     graph_nodes,
     rotating,
+    sorting,
     steadying,
 )
 from sharegen.engine.model.compile.attending import attention_into_rows
 from sharegen.engine.model.compile.gating import gates_into_products, gates_into_rows
 from sharegen.engine.model.compile.rotating import rotations_into_attention
+from sharegen.engine.model.compile.sorting import experts_sorted_by_few_bits
 from sharegen.engine.model.compile.steadying import products_held
 
 
@@ -35,11 +37,12 @@ class GraphPasses(CustomGraphPass):  # type: ignore[misc]
         attention_into_rows(graph)
         gates_into_rows(graph)
         gates_into_products(graph)
+        experts_sorted_by_few_bits(graph)
         if self._steady:
             products_held(graph)
 
     def uuid(self) -> Any:
         # The compiler keeps what it made of a graph, and does not ask what it was told to choose.
-        passes = (attending, choosing, gating, graph_nodes, rotating, steadying)
+        passes = (attending, choosing, gating, graph_nodes, rotating, sorting, steadying)
         files = get_hash_for_files((__file__, *(module.__file__ for module in passes)))
         return files, self._steady

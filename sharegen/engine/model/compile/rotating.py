@@ -2,7 +2,8 @@
 
 Attention can do it in one kernel, with which keys and values go into the cache. Model code says
 `(x * cos) + (rotate_half(x) * sin)`, of both. The compiler sees it, so this is done in its graph,
-where nothing of the model's code has to be matched. Embeddings of other kinds, and those that come
+where nothing of the model's code has to be matched. Code for heads of which a part is rotated says
+it of whole heads, too, with nothing behind. Embeddings of other kinds, and those that come
 after a norm or a bias, which the compiler does in the same kernels, are left as they are.
 """
 
@@ -68,7 +69,7 @@ def _rotation(view: Any) -> _Rotation | None:
     first = view.args[0]
     if not is_call(first, (operator.getitem,)) or first.args[1] != 0 or len(first.users) > 1:
         return None
-    total = first.args[0]
+    total = _all_of_it(first.args[0])
     if not is_call(total, _SUMS) or len(total.users) > 1 or len(total.args) != 2 or total.kwargs:
         return None
     for plain, turned in (total.args, reversed(total.args)):
@@ -80,6 +81,17 @@ def _rotation(view: Any) -> _Rotation | None:
                 if of_cos is not None and of_sin is not None:
                     return _Rotation(x, of_cos, of_sin)
     return None
+
+
+def _all_of_it(total: Any) -> Any:
+    """What is put together with nothing, if it is; else what it is given."""
+    if not is_call(total, (torch.cat,)) or len(total.users) > 1:
+        return total
+    pieces, *dim = total.args
+    if (dim or [total.kwargs.get("dim")]) != [-1] or len(pieces) != 2:
+        return total
+    first, nothing = pieces
+    return first if shape_of(nothing)[-1:] == (0,) else total
 
 
 def _factors(product: Any) -> Iterable[tuple[fx.Node, fx.Node]]:
@@ -103,14 +115,27 @@ def _is_turned(cat: Any, x: fx.Node) -> bool:
     negative, first = pieces
     if not is_call(negative, _NEGATIONS):
         return False
-    size = (shape_of(x) or (None,))[-1]
-    if not isinstance(size, int) or size % 2:
+    return _is_half(negative.args[0], x, second=True) and _is_half(first, x, second=False)
+
+
+def _is_half(piece: Any, x: fx.Node, second: bool) -> bool:
+    """Whether it is one half of x's last dimension.
+
+    What is cut at a node's number is known by its size: from a place to the end, or up to it.
+    """
+    if not is_call(piece, (operator.getitem,)) or piece.args[0] is not x:
         return False
-    halves = slice(size // 2, None, None), slice(None, size // 2, None)
-    return all(
-        is_call(piece, (operator.getitem,)) and piece.args == (x, (..., half))
-        for piece, half in zip((negative.args[0], first), halves, strict=True)
-    )
+    whole, half = shape_of(x), shape_of(piece)
+    cut = piece.args[1]
+    if not isinstance(cut, tuple) or len(cut) != 2 or cut[0] is not ... or not whole:
+        return False
+    part = cut[1]
+    if not isinstance(part, slice) or part.step is not None:
+        return False
+    left_out = part.stop if second else part.start
+    size = whole[-1]
+    is_half = isinstance(size, int) and half == (*whole[:-1], size // 2) and size % 2 == 0
+    return is_half and left_out is None
 
 
 def _of_token(angles: fx.Node, x: fx.Node) -> fx.Node | None:

@@ -75,6 +75,15 @@ class Partial(Attention):
         return torch.cat((first, x[..., half:]), dim=-1)
 
 
+class Whole(Attention):
+    """Phi-3's, of which the part that is rotated may be all."""
+
+    def rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        size = cos.shape[-1]
+        rotated, left = x[..., :size], x[..., size:]
+        return torch.cat([super().rotate(rotated, cos, sin), left], dim=-1)
+
+
 class OtherHalf(Attention):
     """The sign is at the other half."""
 
@@ -122,7 +131,7 @@ def is_part_of_attention(module: nn.Module) -> bool:
     return found
 
 
-@pytest.mark.parametrize("kind", [Attention, OtherWayRound])
+@pytest.mark.parametrize("kind", [Attention, OtherWayRound, Whole])
 @pytest.mark.turn(2)
 def test_attention_rotates_queries_and_keys(kind: type[Attention]) -> None:
     assert is_part_of_attention(kind())
