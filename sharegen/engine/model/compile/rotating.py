@@ -87,6 +87,7 @@ def _all_of_it(total: Any) -> Any:
     """What is put together with nothing, if it is; else what it is given."""
     if not is_call(total, (torch.cat,)) or len(total.users) > 1:
         return total
+    pieces: Any
     pieces, *dim = total.args
     if (dim or [total.kwargs.get("dim")]) != [-1] or len(pieces) != 2:
         return total
