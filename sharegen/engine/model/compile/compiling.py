@@ -12,15 +12,15 @@ import torch
 import torch._dynamo.config
 from torch import nn
 
-from sharegen.engine.model.compile.adding import SumsOntoResiduals
-from sharegen.engine.model.compile.choosing import whole_rows
 from sharegen.engine.model.compile.fusing import fuse_projections, refresh, unfuse
-from sharegen.engine.model.compile.graph_passes import GraphPasses
 from sharegen.engine.model.compile.stacking import Stack, decoder_layers, stacks
-from sharegen.engine.model.compile.steadying import HeldProducts
 from sharegen.engine.model.compile.wanted_rows import skip_unwanted_rows, wanted_rows
 from sharegen.engine.model.last_layer import Wanted
 from sharegen.engine.model.loaded import LoadedModel
+from sharegen.engine.model.passes.adding import SumsOntoResiduals
+from sharegen.engine.model.passes.choosing import whole_rows
+from sharegen.engine.model.passes.graph_passes import GraphPasses
+from sharegen.engine.model.passes.steadying import HeldProducts
 from sharegen.engine.model.states.in_place import changing, in_place, no_changes
 from sharegen.engine.model.states.mixers import Mixer, States, keys_in_place
 from sharegen.engine.model.steady.holding import be_steady, hold_products

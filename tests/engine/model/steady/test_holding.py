@@ -10,9 +10,9 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from sharegen.engine.model.compile.fusing import fuse_projections
-from sharegen.engine.model.compile.graph_passes import GraphPasses
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel
+from sharegen.engine.model.passes.graph_passes import GraphPasses
 from sharegen.engine.model.steady import products
 from sharegen.engine.model.steady.holding import hold_products, not_held
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sharegen.engine.model.compile.steadying import HeldProducts
+from sharegen.engine.model.passes.steadying import HeldProducts
 from sharegen.engine.model.steady.products import steady_for, steady_product
 from sharegen.engine.model.tensor_parallel import ranks
 from sharegen.engine.model.tensor_parallel.ranks import Ranks, alone

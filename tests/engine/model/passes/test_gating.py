@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import fx, nn
 
-from sharegen.engine.model.compile import gating
 from sharegen.engine.model.compile.fusing import fuse_projections
-from sharegen.engine.model.compile.graph_passes import GraphPasses
 from sharegen.engine.model.fp8 import products as fp8
+from sharegen.engine.model.passes import gating
+from sharegen.engine.model.passes.graph_passes import GraphPasses
 from sharegen.kernels import gated_product as kernels
 from sharegen.kernels.roles import is_hopper
 

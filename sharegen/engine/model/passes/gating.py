@@ -14,14 +14,14 @@ import operator
 import torch
 from torch import fx
 
-from sharegen.engine.model.compile.graph_nodes import (
+from sharegen.engine.model.fp8 import products as fp8
+from sharegen.engine.model.passes.graph_nodes import (
     erase_unused,
     is_call,
     is_method,
     shape_of,
     value_of,
 )
-from sharegen.engine.model.fp8 import products as fp8
 
 _LEAST_WIDTH = 8192  # numbers of a row, of which the compiler reads fewer once
 

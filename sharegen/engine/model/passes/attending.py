@@ -12,8 +12,8 @@ import torch
 from torch import fx
 
 import sharegen.engine.model.interface  # noqa: F401 (its operators)
-from sharegen.engine.model.compile.graph_nodes import erase_unused, is_call, is_method, shape_of
 from sharegen.engine.model.fp8 import products as fp8
+from sharegen.engine.model.passes.graph_nodes import erase_unused, is_call, is_method, shape_of
 
 _ATTEND = torch.ops.sharegen.attend.default
 _ATTEND_ROWS = torch.ops.sharegen.attend_rows.default

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import fx
 
-from sharegen.engine.model.compile.sorting import experts_sorted_by_few_bits
+from sharegen.engine.model.passes.sorting import experts_sorted_by_few_bits
 
 EXPERTS = 5
 

@@ -16,7 +16,7 @@ def is_held(numbers: Any, hint: str = "INNER") -> bool:
     from torch._inductor.sizevars import SizeVarAllocator
     from torch._inductor.virtualized import V
 
-    from sharegen.engine.model.compile.choosing import WholeRows, whole_rows
+    from sharegen.engine.model.passes.choosing import WholeRows, whole_rows
 
     reduction = ReductionHint[hint]
     features = SimpleNamespace(reduction_numel=numbers, get_reduction_hint=lambda: reduction)
@@ -45,7 +45,7 @@ def test_what_is_compiled_outside_is_not_concerned() -> None:
     from torch._inductor.choices import InductorChoices
     from torch._inductor.virtualized import V
 
-    from sharegen.engine.model.compile.choosing import whole_rows
+    from sharegen.engine.model.passes.choosing import whole_rows
 
     with whole_rows():
         pass
@@ -56,7 +56,7 @@ def test_what_is_compiled_outside_is_not_concerned() -> None:
 def test_a_norm_goes_over_its_rows_once() -> None:
     from torch._inductor.utils import run_and_get_code
 
-    from sharegen.engine.model.compile.choosing import whole_rows
+    from sharegen.engine.model.passes.choosing import whole_rows
 
     norm = torch.nn.RMSNorm(4096, device="cuda")
     with whole_rows(), torch.inference_mode():

@@ -8,8 +8,8 @@ import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from sharegen.engine.model.compile.adding import SumsOntoResiduals
 from sharegen.engine.model.fp8.products import quantise_rows
+from sharegen.engine.model.passes.adding import SumsOntoResiduals
 from sharegen.engine.model.tensor_parallel.ranks import alone
 
 SUM, ONTO = torch.ops.sharegen.linear_sum.default, torch.ops.sharegen.linear_sum_onto.default

@@ -7,9 +7,9 @@ import torch
 from torch import fx, nn
 
 from sharegen.engine.model import interface
-from sharegen.engine.model.compile.attending import attention_into_rows
 from sharegen.engine.model.fp8 import products as fp8
 from sharegen.engine.model.interface import ValuesOnly
+from sharegen.engine.model.passes.attending import attention_into_rows
 
 SIZE, HEADS, HEAD_SIZE = 32, 4, 8
 ATTEND_ROWS = torch.ops.sharegen.attend_rows.default

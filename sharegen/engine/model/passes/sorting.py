@@ -13,7 +13,7 @@ import operator
 import torch
 from torch import fx
 
-from sharegen.engine.model.compile.graph_nodes import erase_unused, is_call, is_method, value_of
+from sharegen.engine.model.passes.graph_nodes import erase_unused, is_call, is_method, value_of
 
 _SORTS = (torch.sort,)
 _MOST = torch.iinfo(torch.int16).max

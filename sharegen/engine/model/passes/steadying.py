@@ -9,8 +9,8 @@ import torch
 from torch import fx
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 
-import sharegen.engine.model.compile.gating  # noqa: F401  (it registers a product that is replaced)
-from sharegen.engine.model.compile.graph_nodes import is_call
+import sharegen.engine.model.passes.gating  # noqa: F401  (it registers a product that is replaced)
+from sharegen.engine.model.passes.graph_nodes import is_call
 from sharegen.engine.model.steady.products import steady_product, ways_of
 from sharegen.engine.model.steady.ways import ProductShape
 

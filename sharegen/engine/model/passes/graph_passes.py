@@ -7,7 +7,7 @@ from typing import Any
 from torch import fx
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 
-from sharegen.engine.model.compile import (
+from sharegen.engine.model.passes import (
     attending,
     choosing,
     gating,
@@ -16,11 +16,11 @@ from sharegen.engine.model.compile import (
     sorting,
     steadying,
 )
-from sharegen.engine.model.compile.attending import attention_into_rows
-from sharegen.engine.model.compile.gating import gates_into_products, gates_into_rows
-from sharegen.engine.model.compile.rotating import rotations_into_attention
-from sharegen.engine.model.compile.sorting import experts_sorted_by_few_bits
-from sharegen.engine.model.compile.steadying import products_held
+from sharegen.engine.model.passes.attending import attention_into_rows
+from sharegen.engine.model.passes.gating import gates_into_products, gates_into_rows
+from sharegen.engine.model.passes.rotating import rotations_into_attention
+from sharegen.engine.model.passes.sorting import experts_sorted_by_few_bits
+from sharegen.engine.model.passes.steadying import products_held
 
 
 class GraphPasses(CustomGraphPass):  # type: ignore[misc]

@@ -9,8 +9,8 @@ import torch
 from torch import fx, nn
 
 from sharegen.engine.model import interface
-from sharegen.engine.model.compile.rotating import rotations_into_attention
 from sharegen.engine.model.interface import ValuesOnly
+from sharegen.engine.model.passes.rotating import rotations_into_attention
 
 SIZE, HEADS, KV_HEADS, HEAD_SIZE = 32, 4, 2, 8
 ATTEND = torch.ops.sharegen.attend.default
