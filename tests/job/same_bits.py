@@ -1,0 +1,178 @@
+"""A job in the ways that may not change a bit of it, and how many of its lines did change."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    PretrainedConfig,
+    Qwen3MoeConfig,
+    Qwen3NextConfig,
+)
+
+from sharegen.job.run_job import run_job
+from sharegen.workload.configuration import Configuration, resolve
+from tests.tiny import tiny_tokenizer
+
+KINDS = ("dense", "MoE", "hybrid")
+RESULTS = "SHAREGEN_SAME_BITS"
+"""Names a file to which each comparison is written as soon as it is made."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """The widths of models, and how much of a job there is.
+
+    hidden, heads, kv_heads, head, wide: of attention and the MLP; experts, expert: how many and how
+    wide. prompts, samples, tokens, words: of the job; rows: most, few and in between. cache: bytes
+    in which samples are preempted, by kind.
+    """
+
+    hidden: int
+    heads: int
+    kv_heads: int
+    head: int
+    wide: int
+    experts: int
+    expert: int
+    prompts: int
+    samples: int
+    tokens: int
+    words: int
+    rows: tuple[int, int, int]
+    cache: dict[str, int]
+
+
+REAL = Size(
+    2048, 16, 4, 128, 8192, 64, 768, prompts=12, samples=96, tokens=40, words=30,
+    rows=(1024, 64, 256), cache={"dense": 48 << 20, "MoE": 48 << 20, "hybrid": 4 << 30},
+)  # fmt: skip
+TINY = Size(
+    32, 4, 2, 8, 48, 4, 16, prompts=5, samples=7, tokens=12, words=4,
+    rows=(64, 2, 8), cache={"dense": 1 << 17, "MoE": 1 << 17, "hybrid": 1 << 20},
+)  # fmt: skip
+
+
+def config_of(kind: str, size: Size, **ids: Any) -> PretrainedConfig:
+    """A config of four layers, or two where each attends."""
+    of_all = {
+        "hidden_size": size.hidden, "num_attention_heads": size.heads, "head_dim": size.head,
+        "num_key_value_heads": size.kv_heads, "intermediate_size": size.wide,
+        "num_hidden_layers": 4 if kind == "hybrid" else 2, "max_position_embeddings": 4096,
+        "initializer_range": 0.05, **ids,
+    }  # fmt: skip
+    experts = {
+        "num_experts": size.experts, "num_experts_per_tok": min(8, size.experts // 2),
+        "moe_intermediate_size": size.expert,
+    }  # fmt: skip
+    if kind == "dense":
+        return LlamaConfig(**of_all)
+    if kind == "MoE":
+        return Qwen3MoeConfig(**of_all, **experts)
+    return Qwen3NextConfig(
+        **of_all, **experts, shared_expert_intermediate_size=size.expert,
+        linear_num_value_heads=size.heads, linear_num_key_heads=size.heads // 2,
+        linear_key_head_dim=size.head, linear_value_head_dim=size.head,
+    )  # fmt: skip
+
+
+def make_place(folder: Path, kind: str, size: Size, device: str, dtype: torch.dtype) -> Path:
+    """A folder with a model of random weights, and rows that share few and many tokens."""
+    tokenizer = tiny_tokenizer()
+    config = config_of(
+        kind, size, vocab_size=len(tokenizer), bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    shared = "Some apples and some boxes stand in the market of the next town. " * size.words
+    rows = [shared + f"Tom has {i} of them. {'How many? ' * (i % 5)}" for i in range(size.prompts)]
+    (folder / "rows.jsonl").write_text("".join(json.dumps({"prompt": r}) + "\n" for r in rows))
+    return folder
+
+
+def job_of(place: Path, size: Size, samples: int, **machine: Any) -> Configuration:
+    given = {
+        "model": str(place),
+        "sampling": {"samples": samples, "max_tokens": size.tokens, "temperature": 1.0},
+        "machine": {"deterministic": True} | machine,
+        "token_ids": True,
+    }
+    return resolve("prompts", str(place / "rows.jsonl"), given)
+
+
+Put = Callable[[Path], str]
+"""Draws a journal at a path in some way; returns what is to be said of it."""
+
+
+def ways_of(place: Path, size: Size, cache: int, **machine: Any) -> dict[str, Put]:
+    """The ways, of which the first is the one that others are compared with."""
+    most, few, between = size.rows
+
+    def at_once(path: Path, rows: int = most, **more: Any) -> str:
+        run_job(job_of(place, size, size.samples, max_sequences=rows, **machine, **more), path)
+        return f"{rows} rows"
+
+    def killed_and_resumed(path: Path) -> str:
+        at_once(path)
+        _keep_every_third_line(path)
+        return at_once(path, between)
+
+    def preempted(path: Path) -> str:
+        job = job_of(
+            place, size, size.samples, max_sequences=most, kv_cache_memory=cache, **machine
+        )
+        return f"{run_job(job, path).run.stats['preemptions']} preemptions"
+
+    def extended(path: Path) -> str:
+        for samples in (1, size.samples // 3, size.samples):
+            run_job(job_of(place, size, samples, max_sequences=between, **machine), path)
+        return "1, a third and all samples"
+
+    def all_of_it(path: Path) -> str:
+        """Fewer rows, killed, then more samples with other rows and too little memory."""
+        some = size.samples // 3
+        run_job(job_of(place, size, some, max_sequences=few, **machine), path)
+        _keep_every_third_line(path)
+        more = {"max_sequences": between, "kv_cache_memory": cache}
+        outcome = run_job(job_of(place, size, size.samples, **more, **machine), path)
+        return f"{few}, then {between} rows, {outcome.run.stats['preemptions']} preemptions"
+
+    return {
+        "at once": at_once, "all of it": all_of_it, "few rows": lambda path: at_once(path, few),
+        "killed and resumed": killed_and_resumed, "preempted": preempted, "extended": extended,
+    }  # fmt: skip
+
+
+def _keep_every_third_line(path: Path) -> None:
+    """What is left of a journal whose run was killed early on."""
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[::3]))
+
+
+def differing(wanted: Sequence[str], path: Path) -> int:
+    """How many of a journal's lines are not the wanted ones, which are sorted."""
+    found = lines(path)
+    assert len(found) == len(wanted)
+    return sum(a != b for a, b in zip(found, wanted, strict=True))
+
+
+def lines(path: Path) -> list[str]:
+    return sorted(path.read_text().splitlines())
+
+
+def tell(**found: Any) -> None:
+    """Write it down now: who is stopped later loses nothing."""
+    if RESULTS in os.environ:
+        with open(os.environ[RESULTS], "a", encoding="utf-8") as file:
+            file.write(json.dumps(found) + "\n")

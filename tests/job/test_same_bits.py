@@ -1,0 +1,25 @@
+"""On a CPU in the deterministic mode: one journal, byte for byte, whatever happened to its job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.job.same_bits import KINDS, TINY, differing, lines, make_place, ways_of
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_few_rows_a_kill_preemption_and_more_samples_change_no_byte(
+    kind: str, tmp_path: Path
+) -> None:
+    place = make_place(tmp_path, kind, TINY, "cpu", torch.float32)
+    ways = ways_of(place, TINY, TINY.cache[kind], device="cpu", workers=1)
+    ways["at once"](tmp_path / "at once.jsonl")
+    wanted = lines(tmp_path / "at once.jsonl")
+    assert len(wanted) == TINY.prompts * TINY.samples
+    said = ways["all of it"](tmp_path / "other.jsonl")
+    assert differing(wanted, tmp_path / "other.jsonl") == 0, said
