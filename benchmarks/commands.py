@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -639,42 +640,127 @@ def soak(
         raise typer.Exit(1)
 
 
+ServeFlag = Annotated[
+    list[str] | None,
+    typer.Option(help="A flag of `sharegen serve`, as --flag=--device=cpu (repeatable)."),
+]
+ServeClients = Annotated[
+    list[int] | None,
+    typer.Option(min=1, help="Clients of the table of latencies (repeatable). 1, 8 and 64."),
+]
+ServeModel = Annotated[str, typer.Option(help="A folder or hub id.")]
+ServeResults = Annotated[
+    Path | None,
+    typer.Option(help="Folder, or file of lines, that the row is added to.", parser=parse_path),
+]
+Commit = Annotated[
+    str | None, typer.Option(help="Of the code, where this is no clone with its history.")
+]
+
+
 @app.command("serve-load", cls=Command)
 def serve_load(
-    model: Annotated[str, typer.Option(help="A folder or hub id.")] = "tinymath",
+    model: ServeModel = "tinymath",
     requests: Annotated[int, typer.Option(min=2, help="Requests in all.")] = 1000,
     at_once: Annotated[int, typer.Option(min=1, help="Requests under way at once.")] = 1000,
     samples: Annotated[int, typer.Option(min=1, help="Requests of each prompt.")] = 8,
     max_tokens: Annotated[int, typer.Option(min=2, help="Tokens of each answer.")] = 128,
     processes: Annotated[
         list[int] | None,
-        typer.Option(min=1, help="Processes that ask together (repeatable). 1."),
+        typer.Option(
+            min=1,
+            help="Processes that ask together (repeatable). One for two cores, and 8 at most.",
+        ),
     ] = None,
-    clients: Annotated[
-        list[int] | None,
-        typer.Option(min=1, help="Clients of the table of latencies (repeatable). 1, 8 and 64."),
-    ] = None,
+    client: Annotated[
+        str, typer.Option(help="What asks: the package openai, or raw, which costs little.")
+    ] = "openai",
+    clients: ServeClients = None,
     rate: Annotated[
         list[float] | None,
         typer.Option(
             min=0.001, help="Requests that arrive in a second, at random times (repeatable). None."
         ),
     ] = None,
-    flag: Annotated[
-        list[str] | None,
-        typer.Option(help="A flag of `sharegen serve`, as --flag=--device=cpu (repeatable)."),
-    ] = None,
-    commit: Annotated[
-        str | None, typer.Option(help="Of the code, where this is no clone with its history.")
-    ] = None,
+    flag: ServeFlag = None,
+    results: ServeResults = None,
+    commit: Commit = None,
 ) -> None:
     """`sharegen serve` under a harness's load, beside one call of LLM, and its latencies.
 
-    Example: python -m benchmarks serve-load --requests 256 --max-tokens 64
+    The first load of the server and later ones, with the processor time of each of its processes
+    for a request and for a token.
+
+    Example: python -m benchmarks serve-load --requests 256 --max-tokens 64 --client raw
     """
     from benchmarks.serve_load import Load
     from benchmarks.serve_load import serve_load as run
 
-    load = Load(model, requests, at_once, samples, max_tokens)
-    for found in run(load, processes or (), clients or (), rate or (), flag or (), commit):
-        typer.echo(json.dumps(found))
+    if client not in ("openai", "raw"):
+        raise UsageError(f"--client {client}: it must be openai or raw")
+    load = Load(model, requests, at_once, samples, max_tokens, client)  # type: ignore[arg-type]
+    told = run(load, processes or (), clients or (), rate or (), flag or (), commit)
+    _tell(told, results)
+
+
+@app.command("serve-latency", cls=Command)
+def serve_latency(
+    model: ServeModel = "tinymath",
+    clients: ServeClients = None,
+    max_tokens: Annotated[int, typer.Option(min=2, help="Tokens of each answer.")] = 128,
+    flag: ServeFlag = None,
+    results: ServeResults = None,
+    commit: Commit = None,
+) -> None:
+    """The table of latencies alone: first and further tokens at 1, 8 and 64 clients.
+
+    Example: python -m benchmarks serve-latency --clients 1 --clients 8 --max-tokens 32
+    """
+    from benchmarks.serve_load import serve_latency as run
+
+    _tell(run(model, max_tokens, clients or (), flag or (), commit), results)
+
+
+@app.command("serve-arrivals", cls=Command)
+def serve_arrivals(
+    model: ServeModel = "tinymath",
+    rate: Annotated[
+        list[float] | None,
+        typer.Option(min=0.001, help="Requests a second (repeatable). 1, 2, 3, 4 and 6."),
+    ] = None,
+    prompt: Annotated[int, typer.Option(min=17, help="Tokens of each prompt.")] = 1024,
+    completion: Annotated[int, typer.Option(min=1, help="Tokens of each answer.")] = 512,
+    requests: Annotated[int, typer.Option(min=2, help="Requests of each rate.")] = 40,
+    sequences: Annotated[
+        int, typer.Option(min=1, help="Sequences that the server decodes together.")
+    ] = 32,
+    flag: ServeFlag = None,
+    results: ServeResults = None,
+    commit: Commit = None,
+) -> None:
+    """ChunkAttention's arrivals through the endpoint: latency by rate, prompts shared and not.
+
+    The paper's own load, which `paper chunk-arrivals` gives to an engine without a server.
+
+    Example: python -m benchmarks serve-arrivals --prompt 256 --completion 16 --rate 4 --rate 8
+    """
+    from benchmarks.papers.chunk_arrivals import Load
+    from benchmarks.serve_arrivals import serve_arrivals as run
+
+    load = Load(prompt, completion, tuple(rate or (1.0, 2.0, 3.0, 4.0, 6.0)))
+    flags = [*(flag or ()), f"--max-sequences={sequences}"]
+    _tell(run(model, load, requests, flags, commit), results)
+
+
+def _tell(found: Iterable[Any], results: Path | None) -> None:
+    """Print what was measured as lines of JSON, and add the row among it to the results."""
+    from benchmarks.measurement import Measurement
+    from benchmarks.result_lines import add_result
+
+    for each in found:
+        if isinstance(each, Measurement) and results is not None:
+            typer.echo(f"written: {add_result(each, results)}", err=True)
+        values = each if isinstance(each, dict) else each.model_dump(
+            mode="json", exclude_defaults=True
+        )  # fmt: skip
+        typer.echo(json.dumps(values))

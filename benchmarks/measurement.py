@@ -134,7 +134,8 @@ class Start(_Part):
 
 
 class Numbers(_Part):
-    """What was measured; one of tokens_per_second, layers, sums and starts is there.
+    """What was measured; one of tokens_per_second, layers, sums, starts, latencies and arrivals is
+    there.
 
     seconds: the sampling of `tokens`. command_seconds: a whole command, of which start_seconds
     came before its first sample was asked for, and end_seconds after the last one had come.
@@ -164,8 +165,9 @@ class Numbers(_Part):
 
     @model_validator(mode="after")
     def _is_something(self) -> Numbers:
-        if self.tokens_per_second is None and not (self.layers or self.sums or self.starts):
-            raise ValueError("it has no number: tokens_per_second, layers, sums or starts")
+        tables = ("layers", "sums", "starts", "latencies", "arrivals")
+        if self.tokens_per_second is None and not any(getattr(self, name) for name in tables):
+            raise ValueError(f"it has no number: tokens_per_second, {', '.join(tables)}")
         return self
 
 

@@ -47,17 +47,23 @@ class Spawned:
     @property
     def cpu_seconds(self) -> float:
         """Processor time until now."""
-        ticks = 0
-        for pid in _family(self.pid):
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])
-        return ticks / os.sysconf("SC_CLK_TCK")
+        return sum(map(_cpu_seconds, _family(self.pid)))
+
+    @property
+    def front_cpu_seconds(self) -> float:
+        """That of the process alone which clients reach."""
+        return _cpu_seconds(self.pid)
 
     @property
     def resident(self) -> int:
         """Bytes of memory that it holds; what processes share counts for each."""
         sizes = (Path(f"/proc/{pid}/statm").read_text() for pid in _family(self.pid))
         return 4096 * sum(int(size.split()[1]) for size in sizes)
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _family(pid: int) -> list[int]:

@@ -75,6 +75,7 @@ class Listener:
             access_log=False,
             log_level="critical",
             server_header=False,
+            proxy_headers=False,  # who asks is nobody's business here
             backlog=_BACKLOG,
             limit_concurrency=limits.connections,
             h11_max_incomplete_event_size=limits.headers,
