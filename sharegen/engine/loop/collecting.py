@@ -74,19 +74,25 @@ class Collector:
         searches: list[tuple[int, Sequence]] = []
         failed: list[Sequence] = []
         count = 0
-        places = zip(step.sequences, step.index, tokens, logprobs, ended, strict=False)
-        for row, (sequence, index, token, logprob, is_end) in enumerate(places):
+        may_fail = math.isnan(sum(logprobs))  # or two infinite ones add up to no number
+        places = zip(
+            range(len(tokens)), step.sequences, step.index, tokens, logprobs, ended, strict=False
+        )
+        for row, sequence, index, token, logprob, is_end in places:
             # Steps launched before an end was seen, and replayed ones, draw nothing new.
-            if sequence is None or sequence.finished or index != len(sequence.tokens):
+            if sequence is None or sequence.finished:
+                continue
+            known = sequence.tokens
+            if index != len(known):
                 continue
             group = sequence.group
             if group.search is not None:
                 searches.append((row, sequence))
                 continue
-            if logprob != logprob:  # not a number
+            if may_fail and logprob != logprob:  # not a number
                 failed.append(sequence)
                 continue
-            sequence.tokens.append(token)
+            known.append(token)
             sequence.cumulative_logprob += logprob
             count += 1
             if has_top:
@@ -95,7 +101,11 @@ class Collector:
             stops = group.stops
             if stops is None and group.request.params.stop:
                 stops = stops_of(group)
-            if is_end or index + 1 >= group.limit or (stops and stops.may_complete(token)):
+            if (
+                is_end
+                or index + 1 >= group.limit
+                or (stops is not None and token not in stops.harmless and stops.may_complete(token))
+            ):
                 ending.append((sequence, is_end))
         self.stats.generated_tokens += count
         if has_top:

@@ -76,6 +76,8 @@ class BatchRows:
         self.num_beams = 0
         self._no_states = (slots.zero, slots.scratch, slots.zero)
         self.states = np.tile(np.array(self._no_states, dtype=np.int32), (capacity, 1))
+        # The identity of the node above each row: of a row that lives, so does the node.
+        self._leaf = np.zeros(capacity, dtype=np.int64)
         self._empty_rows: list[int] = []
         self._joined = 0
         self._changed: set[int] = set()
@@ -119,13 +121,15 @@ class BatchRows:
         self.num_beams += sequence.group.search is not None
         sequence.joined = self._joined
         self.num_structured += sequence.structured
-        sequence.row = row
+        fed, leaf = sequence.fed, sequence.group.leaf
+        sequence.row, sequence.rows = row, self
         sequence.replay = len(sequence.tokens)
         self._admitted[sequence] = None
         self.replay[row] = sequence.replay
-        end = sequence.group.leaf.end
+        end = leaf.end
+        self._leaf[row] = id(leaf)
         self.prefix_length[row] = end
-        self.position[row] = end + sequence.fed
+        self.position[row] = end + fed
         # Outputs 0 .. limit - 2 are inputs: the last one is drawn, never fed.
         self.last_position[row] = end + sequence.group.limit - 2
         self.states[row] = (*states, states[0])
@@ -168,6 +172,8 @@ class BatchRows:
         """Take the sequence's row; its blocks are still its own."""
         for block in sequence.blocks[-1:]:
             self._copies.pop(block, None)
+        fed, sequence.rows = sequence.fed, None
+        sequence.fed = fed
         self._empty(sequence.row)
         self.num_beams -= sequence.group.search is not None
         self.num_structured -= sequence.structured
@@ -213,7 +219,8 @@ class BatchRows:
             self.sequences[target] = sequence
             sequence.row = target
             for table in (self.block_tables, self.num_blocks, self.prefix_length, self.position,
-                          self.last_position, self.replay, self.states):  # fmt: skip
+                          self.last_position, self.replay, self.states,
+                          self._leaf):  # fmt: skip
                 table[target] = table[source]
             self._empty(source)
             self._changed.update((source, target))
@@ -225,6 +232,10 @@ class BatchRows:
         return moves
 
     # -- how far they are ---------------------------------------------------------------------
+
+    def fed(self, row: int) -> int:
+        """How many of its own tokens the sequence of a row has fed."""
+        return int(self.position[row] - self.prefix_length[row])
 
     def past_limit(self) -> list[Sequence]:
         """Return the sequences whose last token has been launched."""
@@ -308,21 +319,20 @@ class BatchRows:
         count = len(self.sequences)
         layout = None
         if self._layout_changed:
-            by_leaf = self._by_leaf()
-            queries = [Queries(leaf, rows, leaf.length) for leaf, rows in by_leaf.items()]
+            queries = [Queries(leaf, rows, leaf.length) for leaf, rows in self._by_leaf()]
             layout = shared_layout(queries, stored, by_tree=self._by_tree)
         forced: list[tuple[int, ...]] = []
         resting: list[int] = []
         bounded: list[int] = []
         joined = [sequence for sequence in self._admitted if sequence.row >= 0]
         arriving = {sequence.row for sequence in joined if sequence.fed > 0}
-        for row, sequence in enumerate(self.sequences):
-            if sequence is None:
-                continue
+        inputs = self.position[:count] - self.prefix_length[:count]
+        for row in self._rows_to_look_at(inputs, arriving):
+            sequence = self._sequence(row)
             if row in arriving:
                 resting.append(row)
                 continue
-            fed = sequence.fed
+            fed = int(inputs[row])
             if sequence.structured:
                 known = len(sequence.tokens)
                 if fed == known:  # its input is on the device, and what it may draw depends on that
@@ -332,7 +342,6 @@ class BatchRows:
                     bounded.append(row)
             if sequence.structured or fed < sequence.replay:
                 forced.append((row, sequence.tokens[fed], int(self.position[row])))
-            sequence.fed = fed + 1
         index = self.position - self.prefix_length + 1
         index[resting] = -1
         changed = np.array(sorted(self._changed), dtype=np.int32)
@@ -361,17 +370,26 @@ class BatchRows:
         self._admitted.clear()
         return DecodeStep(batch, list(self.sequences), index[:count].tolist(), bounded)
 
-    def _by_leaf(self) -> dict[Node, list[int]]:
-        by_leaf: dict[Node, list[int]] = {}
-        leaf, rows = None, []
-        for row, sequence in enumerate(self.sequences):
-            if sequence is None:
-                continue
-            if sequence.group.leaf is not leaf:  # neighbours often have the same one
-                leaf = sequence.group.leaf
-                rows = by_leaf.setdefault(leaf, [])
-            rows.append(row)
-        return by_leaf
+    def _rows_to_look_at(self, fed: Int32, arriving: set[int]) -> list[int]:
+        """The rows whose next input may be another than what they drew last: most just go on.
+
+        fed: [num_rows], how many tokens each row has fed. arriving: rows that sit the step out.
+        """
+        live = self.position[: len(fed)] >= 0
+        if not (self.num_structured or self.num_beams):  # whose inputs others choose
+            live &= fed < self.replay[: len(fed)]
+            live[list(arriving)] = True
+        return np.flatnonzero(live).tolist()
+
+    def _by_leaf(self) -> list[tuple[Node, list[int]]]:
+        """The rows under each node, by the first of them."""
+        live = np.flatnonzero(self.position[: len(self.sequences)] >= 0)
+        leaves = self._leaf[live]
+        order = np.argsort(leaves, kind="stable")
+        starts = np.flatnonzero(np.diff(leaves[order])) + 1
+        found = [rows.tolist() for rows in np.split(live[order], starts)] if len(live) else []
+        found.sort()
+        return [(self._sequence(rows[0]).group.leaf, rows) for rows in found]
 
     def send_all_again(self) -> None:
         """What the last batch was to change may never have arrived."""
@@ -386,7 +404,8 @@ class BatchRows:
             assert self.sequences[row] is sequence
             assert self.block_tables[row, : len(sequence.blocks)].tolist() == sequence.blocks
             assert self.prefix_length[row] == sequence.group.leaf.end
-            assert self.position[row] == sequence.group.leaf.end + sequence.fed
+            assert self.position[row] >= sequence.group.leaf.end and sequence.rows is self
+            assert self._leaf[row] == id(sequence.group.leaf)
             assert self.num_blocks[row] == len(sequence.blocks)
             assert self.states[row, 1] == sequence.state
             own = self.states[row, 0] == sequence.state

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -107,6 +107,14 @@ def most_tokens(request: Request, context_length: int) -> int:
     return room if asked is None else min(asked, room)
 
 
+class Rows(Protocol):
+    """The rows of a batch, as a sequence that has one knows them."""
+
+    def fed(self, row: int) -> int:
+        """How many of its own tokens the sequence of a row has fed."""
+        ...
+
+
 class Sequence(Suffix):
     """One sample: the tokens drawn so far, and its place while it runs.
 
@@ -115,14 +123,17 @@ class Sequence(Suffix):
     logprobs: one entry a token, where the request wants them.
     structured: whether its text has to be of a grammar, so that the host must know a token before
     the next one can be drawn; matcher: where in the grammar it is, from when the host has looked.
-    row: its row in the batch (-1: none). joined: a number that grows with every admission (-1: it
+    row: its row in the batch (-1: none); rows: the rows of that batch, while it has one, which then
+    say how many tokens it has fed. joined: a number that grows with every admission (-1: it
     had none yet); the youngest is preempted first. waits: whether it is ready for a row.
     """
 
-    __slots__ = ("cumulative_logprob", "finished", "group", "joined", "logprobs", "matcher",
-                 "replay", "row", "sample", "structured", "tokens", "waits")  # fmt: skip
+    __slots__ = ("_fed", "cumulative_logprob", "finished", "group", "joined", "logprobs",
+                 "matcher", "replay", "row", "rows", "sample", "structured", "tokens",
+                 "waits")  # fmt: skip
 
     def __init__(self, group: SequenceGroup, sample: int, token: int, logprob: float) -> None:
+        self.rows: Rows | None = None
         super().__init__(group.leaf)
         self.group = group
         self.sample = sample
@@ -136,6 +147,16 @@ class Sequence(Suffix):
         self.logprobs: list[TokenLogprobs] | None = None
         self.structured = group.request.params.structured_outputs is not None
         self.matcher: Any = None
+
+    @property
+    def fed(self) -> int:
+        """How many of its tokens have been given to the model, in steps launched so far."""
+        return self._fed if self.rows is None else self.rows.fed(self.row)
+
+    @fed.setter
+    def fed(self, tokens: int) -> None:
+        assert self.rows is None
+        self._fed = tokens
 
     @property
     def samples(self) -> Seq[int]:

@@ -9,7 +9,7 @@ long it is, and no two lists that run together get in each other's way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -78,15 +78,23 @@ class Stops:
         self._all_ascii = all(stop.isascii() for stop in stops)
         self._last_letters = frozenset(stop[-1] for stop in stops)
         self._ended = "".join(stop + _END for stop in stops)
-        self._completes = _Completes(self._can)
-        self.may_complete: Callable[[int], bool] = self._completes.__getitem__
-        """Whether a token could be the one that completes a stop string."""
+        self.harmless: set[int] = set()
+        """Tokens that are known to complete no stop string: a job asks it for every token."""
+        self._harmful: set[int] = set()
 
     @staticmethod
     def of(tokenizer: Any, stops: Sequence[str], special: bool = False) -> Stops:
         """The Stops of these. Ask once for a request: what it has learnt of tokens stays with it,
         and is shared with others who ask for the same meanwhile."""
         return _stops(Vocabulary.of(tokenizer), tuple(stops), special)
+
+    def may_complete(self, token: int) -> bool:
+        """Whether a token could be the one that completes a stop string."""
+        if token in self.harmless:
+            return False
+        if token not in self._harmful:
+            (self._harmful if self._can(token) else self.harmless).add(token)
+        return token in self._harmful
 
     def _can(self, token: int) -> bool:
         """Whether the text of a token can hold the end of a stop string."""
@@ -153,18 +161,6 @@ class Stops:
             if whole or (len(before) >= self._longest and not before.startswith(REPLACEMENT)):
                 return False
             count *= 2
-
-
-class _Completes(dict[int, bool]):
-    """What is known of each token. It is asked for every token that a job draws."""
-
-    def __init__(self, can: Callable[[int], bool]) -> None:
-        super().__init__()
-        self._can = can
-
-    def __missing__(self, token: int) -> bool:
-        known = self[token] = self._can(token)
-        return known
 
 
 _END = "\0"
