@@ -113,7 +113,7 @@ TOKASAURUS = CardRow(
         "--temperature", "0.6", "--max-tokens", "1024", "--stop", "Question:",
         "--max-sequences", "8192",
     ),
-    70, 135, "llama3.2-1b", "bf16", gib=40, card="H100", peers=(_TOKASAURUS,),
+    70, 120, "llama3.2-1b", "bf16", gib=40, card="H100", peers=(_TOKASAURUS,),
 )  # fmt: skip
 """The public benchmark of Tokasaurus: a whole command, with a model folder of random weights."""
 
@@ -141,7 +141,7 @@ ROWS: tuple[CardRow, ...] = (
     *_jobs("llama3-8b", 45, 40, {"gsm8k": 23}, "--workers", "2", "--max-sequences", "1536",
            gpus=2, ending="workers-2"),
     *_jobs("llama3-8b", 55, 30, {"gsm8k": 17}, *_RANKS, gpus=2, ending="ranks-2"),
-    *_jobs("llama3-70b", 70, 90, {"gsm8k": 42}, *_RANKS, "--max-sequences", "3072",
+    *_jobs("llama3-70b", 70, 78, {"gsm8k": 42}, *_RANKS, "--max-sequences", "3072",
            precision="FP8", gpus=2, ending="ranks-2"),
     CardRow("cpu-generate", "cpu", _GENERATE, 0, 150, "bundled model", "float32", gpus=0),
     CardRow("cpu-generate-one-engine", "cpu", (*_GENERATE, "--workers", "1"), 0, 180,

@@ -46,11 +46,12 @@ class Ran:
 @dataclass(frozen=True)
 class Setting:
     """gsm8k: the folder of its two files, None to have it from the hub. deadline: by the clock
-    `time.monotonic`, when a row is stopped."""
+    `time.monotonic`, when a row is stopped; late: what is said then."""
 
     gsm8k: Path | None = None
     is_rehearsal: bool = False
     deadline: float | None = None
+    late: str = "the budget is spent: it begins anew next time"
 
 
 def run_rows(rows: Sequence[CardRow], setting: Setting) -> Iterator[Ran]:
@@ -242,7 +243,7 @@ def _lines(command: Sequence[str], setting: Setting) -> Generator[str]:
         _end(process)
         process.stdout.close()
     if late.is_set():
-        raise SharegenError("the budget is spent: it begins anew next time")
+        raise SharegenError(setting.late)
     if process.returncode:
         raise SharegenError(f"{shlex.join(command[1:])}: ended with exit code {process.returncode}")
 

@@ -21,6 +21,9 @@ from benchmarks.measurement import Card, Measurement
 from benchmarks.result_lines import add_result, read_results
 from sharegen.errors import SharegenError, UsageError
 
+_LATE, _LATE_SECONDS = 3, 60
+"""A row is stopped that takes so many times what was estimated, and so many seconds more."""
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -117,47 +120,54 @@ def measure_rows(asked: Asked, machine: Machine) -> bool:
         group = groups.pop(0)
         left = None if deadline is None else deadline - time.monotonic()
         fit = list(_fitting(group, left))
-        for row in group[len(fit) :]:
+        for row in (row for row in group if row not in fit):
             why = f"it takes about {row.start} s to start and {row.seconds} s"
             typer.echo(f"{row.name}: left out: {why}, more than is left of the budget", err=True)
         measured = _measure_group(fit, setting, machine, asked) if fit else 0
         if measured < len(fit):
             failed = True
-            if measured and (rest := fit[measured + 1 :]):
-                groups.insert(0, rest)  # behind the one that failed, with another start
+            if rest := fit[measured + 1 :]:  # with another start; last of all if none succeeded
+                groups.insert(0 if measured else len(groups), rest)
     return not failed
 
 
 def _fitting(group: Sequence[CardRow], left: float | None) -> Iterator[CardRow]:
-    """The first rows of one engine that end within the seconds that are left."""
+    """The rows of one engine that end within the seconds that are left, the first ones first."""
     taken = group[0].start
     for row in group:
-        taken += row.seconds
-        if left is not None and taken > left:
-            return
-        yield row
+        if left is None or taken + row.seconds <= left:
+            taken += row.seconds
+            yield row
 
 
 def _measure_group(
     rows: Sequence[CardRow], setting: Setting, machine: Machine, asked: Asked
 ) -> int:
-    """Measure rows of one engine, and write each at once. Return how many succeeded."""
+    """Measure rows of one engine, and write each at once. Return how many succeeded.
+
+    Whatever goes wrong with one, an engine that hangs too, is said, and costs no other row.
+    """
     names = ", ".join(row.name for row in rows)
     seconds = rows[0].start + sum(row.seconds for row in rows)
     typer.echo(f"about {seconds} s: {names}", err=True)
     begun, done = time.monotonic(), 0
+    most = _LATE * seconds + _LATE_SECONDS
+    if setting.deadline is None or begun + most < setting.deadline:
+        late = f"it took more than {most} s, and was estimated to take {seconds}"
+        setting = replace(setting, deadline=begun + most, late=late)
     try:
         for row, ran in zip(rows, run_rows(rows, setting), strict=True):
             path = add_result(measurement(row, ran, machine, asked), asked.results)
             numbers = ran.numbers
-            said = {"row": row.name, "tokens_per_second": numbers.tokens_per_second,
+            line = {"row": row.name, "tokens_per_second": numbers.tokens_per_second,
                     "seconds": numbers.seconds, "start_seconds": numbers.start_seconds,
                     "after_seconds": round(time.monotonic() - begun, 1)}  # fmt: skip
-            typer.echo(json.dumps(said | {"file": str(path)}))
+            typer.echo(json.dumps(line | {"file": str(path)}))
             done += 1
-    except SharegenError as error:
+    except (SharegenError, LookupError, ValueError, ArithmeticError, AssertionError, OSError) as e:
         failed = rows[min(done, len(rows) - 1)]
-        typer.echo(f"{failed.name}: failed: {error}", err=True)
+        said = str(e) if isinstance(e, SharegenError) else repr(e)
+        typer.echo(f"{failed.name}: failed: {said}", err=True)
     return done
 
 

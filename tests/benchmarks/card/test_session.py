@@ -173,20 +173,60 @@ def test_a_file_of_lines_takes_the_rows_and_says_what_is_done(
     assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
 
 
-def test_a_start_that_measures_nothing_is_not_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "error", [SharegenError("no driver"), KeyError("workload"), ValueError("x"), OSError("full")]
+)
+def test_a_start_that_measures_nothing_costs_only_its_first_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    begun: list[int] = []
+    """The others are tried by themselves, behind all that has not been tried yet."""
+    begun: list[list[str]] = []
 
     def run_rows(rows: list[CardRow], setting: Setting) -> Iterator[Ran]:
-        begun.append(len(rows))
-        raise SharegenError("no driver")
-        yield
+        begun.append([row.name for row in rows])
+        if len(rows) > 1:
+            raise error
+        yield Ran("sharegen bench decode", Numbers(tokens_per_second=10))
 
     monkeypatch.setattr(session, "run_rows", run_rows)
     names = ["llama3-8b-gsm8k-bf16", "llama3-8b-few-bf16", "qwen3-8b-gsm8k-bf16"]
     assert not measure_rows(Asked(tmp_path, names=names), ONE)
-    assert begun == [2, 1]
+    assert begun == [names[:2], names[2:], names[1:2]]
+    assert {row.row for row in read_all(tmp_path)} == set(names[1:])
+
+
+def test_a_row_that_hangs_is_stopped_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr(session, "_LATE", 0)
+    monkeypatch.setattr(session, "_LATE_SECONDS", 1)
+
+    def run_rows(rows: list[CardRow], setting: Setting) -> Iterator[Ran]:
+        yield from running._lines([sys.executable, "-c", "import time; time.sleep(99)"], setting)
+
+    monkeypatch.setattr(session, "run_rows", run_rows)
+    assert not measure_rows(Asked(tmp_path, names=["qwen3-8b-gsm8k-bf16"]), ONE)
+    said = capsys.readouterr().err
+    assert (
+        "qwen3-8b-gsm8k-bf16: failed: it took more than 1 s, and was estimated to take 61" in said
+    )
+
+
+def test_what_no_card_of_80_gb_can_hold_is_left_out_there(tmp_path: Path) -> None:
+    h100 = Gpu("NVIDIA H100 80GB HBM3", "GPU-a", 79.6, 700.0, "580.1")
+    two = replace(ONE, gpus=(h100, h100))
+    why = left_out(Asked(tmp_path), two)
+    assert why["llama3-70b-gsm8k-fp8"] == "it needs 130 GiB on each GPU, of 80 here"
+    assert why["llama3-70b-gsm8k-bf16-ranks-2"] == "it needs 139 GiB on each GPU, of 80 here"
+    assert not {"llama3-70b-gsm8k-fp8-ranks-2", "tokasaurus", "gpt-oss-20b-gsm8k-bf16"} & set(why)
+
+
+def test_a_small_row_goes_where_a_long_one_before_it_does_not_fit(
+    tmp_path: Path, quick: list[str]
+) -> None:
+    names = ["llama3-8b-gsm8k-bf16", "llama3-8b-reason-bf16", "llama3-8b-apps-bf16"]
+    measure_rows(Asked(tmp_path, names=names, budget=100.0), ONE)
+    assert quick == [names[0], names[2]]
 
 
 def test_rows_of_one_engine_are_one_command() -> None:
