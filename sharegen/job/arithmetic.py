@@ -8,6 +8,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sharegen.common.log import log
+
 if TYPE_CHECKING:
     import torch
 
@@ -54,6 +56,21 @@ def changed(before: Mapping[str, str], now: Mapping[str, str]) -> str | None:
         if name in before and name in now and before[name] != now[name]
     ]
     return "; ".join(phrases) or None
+
+
+def log_other_bits(path: Path, before: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Say what of an earlier run makes samples on record that this one would draw otherwise.
+
+    Args:
+        path: the journal that has them.
+        before: what that run computed with, as `arithmetic` tells it; now: this one.
+    """
+    other = changed(before, now)
+    if other is not None:
+        log(
+            f"{path}: was drawn with {other}: what is drawn from now on may have other "
+            "bits than it would have had there"
+        )
 
 
 def _driver() -> str | None:

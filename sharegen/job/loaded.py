@@ -7,13 +7,11 @@ the engine and writes what comes out to the journal.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from sharegen.common.log import log
 from sharegen.common.parameters.machine import EngineParameters
 from sharegen.common.parameters.parameter import values_of
 from sharegen.common.start_clock import START, WORKERS, with_engine
@@ -21,13 +19,13 @@ from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.core.lengths import Lengths
 from sharegen.engine.model.starting.read_ahead import read_ahead
 from sharegen.engine.parallel.copies import ForkServer
-from sharegen.errors import CapacityError, DataError, SharegenError
-from sharegen.job.arithmetic import arithmetic, changed
+from sharegen.errors import DataError
+from sharegen.job.arithmetic import arithmetic, log_other_bits
 from sharegen.job.beside import finished_beside
 from sharegen.job.compile_rule import shape_of, shape_on_disk, with_compile
-from sharegen.job.counts import added
+from sharegen.job.counts import close_run
 from sharegen.job.drawn_again import DrawnAgain, draw_again
-from sharegen.job.engines import EngineSpec, sampling_params, start, workers_of
+from sharegen.job.engines import EngineSpec, start, workers_of
 from sharegen.job.environment import environment
 from sharegen.job.imports import import_engine, on_cpu
 from sharegen.job.job_content import JobContent, of_machine
@@ -44,6 +42,7 @@ from sharegen.job.machine import (
 )
 from sharegen.job.model_files import model_on_disk
 from sharegen.job.outcome import all_failed
+from sharegen.job.pending import PendingProblem, admitted, earlier_progress, pending_problems
 from sharegen.job.recording import record_of
 from sharegen.job.reordering import saved_by_order
 from sharegen.job.share import Share, paths_of
@@ -57,31 +56,21 @@ from sharegen.results.journal.journal import Journal, Record
 from sharegen.results.journal.journal_family import JournalFamily
 from sharegen.results.journal.keys import Keys
 from sharegen.results.journal.pool import Pool
-from sharegen.results.journal.run_file import RunFile
 from sharegen.results.screen.pace import Pace
-from sharegen.results.screen.progress import EarlierProgress, longest_of
+from sharegen.results.screen.progress import longest_of
 from sharegen.results.stopping.stopped import Stopped
 from sharegen.workload.clock import Clock
-from sharegen.workload.problem import Problem, random_key, tokenise_problems
+from sharegen.workload.problem import tokenise_problems
 from sharegen.workload.sampling_section import Sampling
 
 if TYPE_CHECKING:
     import torch
 
-    from sharegen.engine.core.request import BeamSearchParams, Request, SamplingParams
+    from sharegen.engine.core.request import Request
     from sharegen.engine.verifying import Verified
 
 
 _FIRST_ROWS = 32  # on a CPU a step of 64 takes half as long again, and one of 8 no less
-
-
-@dataclass(frozen=True)
-class _PendingProblem:
-    """A problem, ready for the engine; recorded: samples that earlier runs have of it."""
-
-    problem: Problem
-    request: Request
-    recorded: int
 
 
 class LoadedJob:
@@ -123,8 +112,6 @@ class LoadedJob:
         self.share = share
         self.others = others
         self.watcher = watcher
-        # By the Sampling that they are of.
-        self._params: dict[int, tuple[SamplingParams, BeamSearchParams | None]] = {}
         self.verification = None if verify is None else Verification(verify)
         self._check_determinism = check_determinism
         self.engine_spec = EngineSpec.of(configuration, samplings)
@@ -187,7 +174,8 @@ class LoadedJob:
         used = versions()
         if self.configuration.machine.deterministic:
             used |= arithmetic(self.engine_spec.device)
-            self._log_other_bits(None if overwrite else self.own.run, used)
+            if not overwrite and self.own.run is not None:
+                log_other_bits(self.path, self.own.run.versions, used)
         return Journal.open(
             self.path,
             self.configuration.identity | {"dtype": dtype} | of_machine(self.configuration, dtype),
@@ -202,17 +190,6 @@ class LoadedJob:
             file=file,
             found=self.own,
         )
-
-    def _log_other_bits(self, before: RunFile | None, used: Mapping[str, str]) -> None:
-        """Say what of an earlier run makes samples on record that this one would draw otherwise."""
-        if before is None:
-            return
-        other = changed(before.versions, used)
-        if other is not None:
-            log(
-                f"{self.path}: was drawn with {other}: what is drawn from now on may have other "
-                "bits than it would have had there"
-            )
 
     def sample(
         self,
@@ -251,7 +228,7 @@ class LoadedJob:
             requests = self.verification.choose(requests)
         try:
             bar = self.watcher.sampling(
-                self.engine.stats, total, problems, longest, _on_record(asked, journal)
+                self.engine.stats, total, problems, longest, earlier_progress(asked, journal)
             )
             with bar as progress:
                 START.wait_for_first_sample()
@@ -290,9 +267,15 @@ class LoadedJob:
                 again = shared_tokens(tree, begun, [bool(item.request.samples) for item in asked])
                 checked = {"verified": verified, "drawn_again": drawn_again}
                 counted = counted or asdict(self.engine.stats)
-                self._close(
-                    journal, plan, drawn, seconds, cpu_seconds, pace, checked, again, counted
-                )
+                timings = {
+                    "start": {part: round(s, 3) for part, s in self._start_seconds().items()},
+                    "loading_seconds": round(self.loading_seconds, 3),
+                    "sampling_seconds": seconds,
+                    "cpu_seconds": cpu_seconds,
+                    "progress": pace.close(seconds, counted["generated_tokens"]),
+                }
+                counted |= {"samples_recorded": drawn}
+                close_run(journal, plan, counted, again, checked, timings)
         if journal.on_record.errors and not journal.on_record.drawn:
             failed = next(record for record in journal.records() if record.is_sample)
             raise all_failed(failed.key, failed.error)
@@ -301,7 +284,7 @@ class LoadedJob:
         return drawn
 
     def _draw_again(
-        self, journal: Journal, asked: Sequence[_PendingProblem], requests: Sequence[Request]
+        self, journal: Journal, asked: Sequence[PendingProblem], requests: Sequence[Request]
     ) -> DrawnAgain | None:
         """Samples on record, in another batch than before, where that is asked."""
         if self._check_determinism is None:
@@ -352,65 +335,22 @@ class LoadedJob:
 
     def _ask(
         self, journal: Journal, strict: bool, finished: Keys, stopping: Stopping | None
-    ) -> tuple[list[_PendingProblem], list[Request]]:
+    ) -> tuple[list[PendingProblem], list[Request]]:
         """The problems that can run, and the requests to put to the engine.
 
-        The other problems become lines of the journal. They stay among the requests without
-        samples: where the tree splits depends only on the prompts, not on what fits this machine.
+        Rows that are bad and problems that cannot run become lines of the journal.
         """
-        from sharegen.engine.core.request import Request
-
         self.content.refuse_changed_rows(self.path, journal.on_record.rows)
         self.content.refuse_changed_texts(self.path, journal.on_record.texts)
         for bad in self.workload.bad_rows:
             if strict:
                 raise DataError(f"{bad.error} (--strict)")
             journal.append(Record(bad.id, None, None, error=bad.error))
-        candidates: list[_PendingProblem] = []
-        for problem, prompt, splits, alone in zip(
-            self.workload.problems, self.prompts, self.splits, self.alone, strict=True
-        ):
-            every = range(problem.sampling.samples)
-            samples = finished.missing(problem.id, problem.prompt_hash, every)
-            recorded = len(every) - len(samples)
-            key, required = random_key(problem.id), None
-            if stopping is not None:
-                deciding = stopping.deciding(problem, key)
-                samples, required = () if deciding.is_decided else samples, deciding.required
-            params, beam = self._params_of(problem)
-            request = Request(
-                key,
-                prompt,
-                params,
-                samples,
-                splits=splits,
-                required=required,
-                alone=alone,
-                beam=beam,
-            )
-            candidates.append(_PendingProblem(problem, request, recorded))
-        asked: list[_PendingProblem] = []
-        requests: list[Request] = []
-        first_error: SharegenError | None = None
+        candidates = pending_problems(
+            self.workload.problems, self.prompts, self.splits, self.alone, finished, stopping
+        )
         errors = self.engine.errors([item.request for item in candidates])
-        for item, error in zip(candidates, errors, strict=True):
-            request, name = item.request, item.problem.id
-            if error is None or not request.samples:
-                asked.append(item)
-            elif strict:
-                raise type(error)(f"problem {name}: {error} (--strict)")
-            else:
-                first_error = first_error or error
-                log(f"problem {name}: {error} (the problem is left out)")
-                journal.append(Record(name, None, None, error=str(error)))
-                request = replace(request, samples=())
-            if request.prompt_token_ids:
-                requests.append(request)
-        if not asked:
-            assert first_error is not None
-            kind = CapacityError if isinstance(first_error, CapacityError) else DataError
-            raise kind(f"no row can be asked: {first_error}")
-        return asked, requests
+        return admitted(candidates, errors, journal, strict)
 
     def _most_rows(self, device: torch.device) -> int | None:
         """Sequences that decode together: on a GPU no more than the job has, for all that is made
@@ -421,7 +361,7 @@ class LoadedJob:
         samples = sum(sampling.rows for sampling in self._samplings())
         return min(max_sequences(self.configuration, device), max(1, samples))
 
-    def _plan(self, asked: list[_PendingProblem], tree: PrefixTree) -> SharingPlan:
+    def _plan(self, asked: list[PendingProblem], tree: PrefixTree) -> SharingPlan:
         plan = make_plan(
             tree,
             [item.request.prompt_token_ids for item in asked],
@@ -450,14 +390,7 @@ class LoadedJob:
         pairs = zip(self.workload.problems, self.prompts, strict=True)
         return [problem.sampling for problem, prompt in pairs if prompt]
 
-    def _params_of(self, problem: Problem) -> tuple[SamplingParams, BeamSearchParams | None]:
-        """How its samples are drawn: the same objects for all problems that are drawn alike."""
-        key = id(problem.sampling)
-        if key not in self._params:
-            self._params[key] = sampling_params(problem.sampling)
-        return self._params[key]
-
-    def _tree_of_asked(self, asked: list[_PendingProblem]) -> PrefixTree:
+    def _tree_of_asked(self, asked: list[PendingProblem]) -> PrefixTree:
         if len(asked) == sum(1 for prompt in self.prompts if prompt):
             return self.tree
         requests = [item.request for item in asked]  # the others cannot run
@@ -469,56 +402,8 @@ class LoadedJob:
         size = self.configuration.machine.block_size
         return PrefixTree.build(prompts, size, splits=splits, alone=alone)  # type: ignore[arg-type]
 
-    def _close(
-        self,
-        journal: Journal,
-        plan: SharingPlan,
-        drawn: int,
-        seconds: float,
-        cpu_seconds: float,
-        pace: Pace,
-        checked: Mapping[str, Verified | DrawnAgain | None],
-        again: int,
-        counted: dict[str, Any],
-    ) -> None:
-        """Write what the run `counted`. cpu_seconds: of this process. checked: what was looked at
-        again when all was drawn. again: prompt tokens that an earlier run of the journal computed
-        too.
-        """
-        before = journal.run.timings
-        counted |= {"samples_recorded": drawn}
-        stats = added(journal.run.stats, counted, again) | {"plan": plan.to_json()}
-        for name, found in checked.items():
-            if found is not None:
-                stats[name] = asdict(found)
-            elif name in journal.run.stats:  # of an earlier run, whose samples are here too
-                stats[name] = journal.run.stats[name]
-        journal.close(
-            stats,
-            counts={"problems": plan.problems, "samples_asked": plan.samples},
-            timings={
-                "start": {part: round(s, 3) for part, s in self._start_seconds().items()},
-                "loading_seconds": round(self.loading_seconds, 3),
-                "sampling_seconds": round(before.get("sampling_seconds", 0.0) + seconds, 3),
-                "cpu_seconds": round(before.get("cpu_seconds", 0.0) + cpu_seconds, 3),
-                "progress": pace.close(seconds, counted["generated_tokens"]),
-            },
-        )
-
     def _start_seconds(self) -> dict[str, float]:
         """What the start took, by part: of engines in other processes, the slowest."""
         seconds = START.seconds()
         slowest = getattr(self.engine, "slowest_start", None)
         return seconds if slowest is None else with_engine(seconds, slowest)
-
-
-def _on_record(asked: Sequence[_PendingProblem], journal: Journal) -> EarlierProgress:
-    """The progress that earlier runs made on the problems that are asked."""
-    lengths: Counter[int] = Counter()
-    for (tokens, _), count in journal.on_record.lengths.items():
-        lengths[tokens] += count
-    return EarlierProgress(
-        samples=sum(item.recorded for item in asked),
-        problems=sum(not item.request.samples for item in asked),
-        lengths=lengths,
-    )
