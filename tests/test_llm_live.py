@@ -124,6 +124,7 @@ NAMES = ["llama", "qwen3", "qwen3_moe", "gpt2", "phi3-longrope", "deepseek_v3",
          pytest.param("qwen3_next", marks=NEEDS_HYBRIDS)]  # fmt: skip
 
 
+@pytest.mark.turn(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_forward_from_outside_is_the_modules_own(name: str) -> None:
     model = make_tiny(name).train()

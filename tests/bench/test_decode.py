@@ -53,6 +53,7 @@ def test_levels_change_what_is_computed_and_stored(shape: str) -> None:
     assert (apart["prompt_tokens_computed"], apart["steps_by_levels"]) == (tokens[2], {"": 5})
 
 
+@pytest.mark.turn(3)
 def test_paces_of_prefill_and_decoding(shape: str) -> None:
     result = decode(shape, "40,20,3,4,6", device="cpu", dtype="float32")
     prefill, decoding = result["prefill_seconds"], result["decode_seconds"]
@@ -64,6 +65,7 @@ def test_paces_of_prefill_and_decoding(shape: str) -> None:
     assert alone["decode_tokens_per_second"] == alone["decode_steps"] == 0
 
 
+@pytest.mark.turn(3)
 def test_workloads_on_one_engine(shape: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A line each, with the counts of each alone."""
     words = ["--shape", shape, "--workload", "40,20,3,4,20", "--workload", "8,8,2,1,3"]
@@ -96,6 +98,7 @@ def test_several_workloads_are_measured_alone(
     assert exit.value.code == 2 and "several workloads: leave out" in capsys.readouterr().err
 
 
+@pytest.mark.turn(2)
 def test_prints_one_json_line(shape: str, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--shape", shape, "--workload", "40,20,3,4,6", "--max-sequences", "8"]
     with pytest.raises(SystemExit) as exit:
@@ -111,6 +114,7 @@ def test_prints_one_json_line(shape: str, capsys: pytest.CaptureFixture[str]) ->
     assert "largest_tokens_per_second" in err
 
 
+@pytest.mark.turn(3)
 def test_largest_rows_are_those_that_run(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sharegen.bench.decode.MOST_ROWS", 6)
     result = decode(

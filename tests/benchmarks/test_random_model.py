@@ -25,6 +25,7 @@ def shape(tmp_path: Path) -> str:
     return str(tmp_path / "shape")
 
 
+@pytest.mark.turn(3)
 @pytest.mark.parametrize("eos", [1, 300, 1500])
 def test_a_random_model_ends_as_often_as_asked(shape: str, eos: int, tmp_path: Path) -> None:
     folder = tmp_path / "new" / "model"

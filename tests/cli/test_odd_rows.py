@@ -294,6 +294,7 @@ PROGRAMS: dict[str, tuple[dict[str, Any], str]] = {
 """By schema: a row, and a program that passes its tests."""
 
 
+@pytest.mark.turn(4)
 @pytest.mark.parametrize("schema", SCHEMAS, ids=lambda schema: schema.name)
 @bounded(60)
 @given(data=st.data())

@@ -62,7 +62,7 @@ def told(arguments: list[object], folder: Path, redirection: str, **streams: int
 
 
 @pytest.mark.parametrize("arguments", SLOWLY_PLAN, indirect=True)
-@pytest.mark.turn(3)
+@pytest.mark.turn(5)
 def test_a_full_disk_is_one_line(arguments: list[object], tmp_path: Path) -> None:
     code, line = told(arguments, tmp_path, "> /dev/full")
     assert code == "1"
@@ -76,7 +76,7 @@ def test_a_closed_output_is_one_line(arguments: list[object], tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("arguments", SLOWLY_PLAN, indirect=True)
-@pytest.mark.turn(3)
+@pytest.mark.turn(5)
 def test_a_reader_that_left_is_no_failure(arguments: list[object], tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)

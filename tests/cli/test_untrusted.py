@@ -28,7 +28,7 @@ RUN = ("-o", "out.jsonl", "--max-tokens", 2, "--kv-cache-memory", "4MiB", "-n", 
          "rows.jsonl, line 3: the template 'prompt' takes more than 0.3 s"),
     ],
 )  # fmt: skip
-@pytest.mark.turn(2)
+@pytest.mark.turn(4)
 def test_a_template_without_end_is_wrong_usage(
     sharegen: Command, model: Path, rows: Path, short: None, prompt: str, message: str
 ) -> None:
@@ -48,6 +48,7 @@ def test_a_template_that_fails_for_one_row_leaves_the_others(
     assert len(lines) == 3
 
 
+@pytest.mark.turn(2)
 def test_a_pattern_without_end_loses_no_sample(
     sharegen: Command, model: Path, rows: Path, short: None
 ) -> None:

@@ -39,6 +39,7 @@ def texts(schema: Any, count: int = 64, length: int = 60) -> list[tuple[str, boo
     return found
 
 
+@pytest.mark.turn(4)
 @pytest.mark.parametrize(
     "schema",
     [

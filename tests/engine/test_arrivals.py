@@ -32,6 +32,7 @@ def finish(engine: Engine) -> list[Completion]:
     return done
 
 
+@pytest.mark.turn(2)
 @pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize("steps", [0, 1, 4, None])
 def test_an_equal_prompt_computes_less_than_a_block(lag: int, steps: int | None) -> None:
@@ -122,6 +123,7 @@ def test_log_probabilities_of_prompts_are_found_however_they_come() -> None:
             assert got.logprob == pytest.approx(want.logprob, abs=1e-4)
 
 
+@pytest.mark.turn(2)
 @pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
 def test_arrivals_and_cancels_at_random_change_no_sample(seed: int, lag: int) -> None:

@@ -72,7 +72,7 @@ def test_any_batch_size(name: str, max_sequences: int) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.turn(3)
+@pytest.mark.turn(5)
 def test_any_order(name: str) -> None:
     requests = job()
     random.Random(1).shuffle(requests)
@@ -81,7 +81,7 @@ def test_any_order(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("blocks", [28, 60])
-@pytest.mark.turn(5)
+@pytest.mark.turn(8)
 def test_preemption(name: str, blocks: int) -> None:
     engine = make_engine(loaded(name), blocks=blocks)
     hope_for_the_best(engine)
@@ -90,7 +90,7 @@ def test_preemption(name: str, blocks: int) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.turn(3)
+@pytest.mark.turn(5)
 def test_tiny_pool_without_preemption(name: str) -> None:
     assert run_job(name, blocks=28).results == reference(name)
 
@@ -226,6 +226,7 @@ def test_sampled_tokens_are_those_of_eager_attention(
     record_property("ties", sum(judge(c, name) > 0 for c in ran.completions.values()))
 
 
+@pytest.mark.turn(4)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("part", [slice(0, 5), slice(3, None, 4), slice(9, 10)])
 def test_part_of_a_job(name: str, part: slice) -> None:

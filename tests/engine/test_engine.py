@@ -362,6 +362,7 @@ def ragged() -> list[Request]:
     return requests_of(forest(), replace(SAMPLED, stop_token_ids=range(3, 128, 9)), samples=3)
 
 
+@pytest.mark.turn(2)
 @pytest.mark.parametrize(
     "steps", [(0, 5), pytest.param((1, 2, 3, 8, 13, 21), marks=pytest.mark.slow)]
 )

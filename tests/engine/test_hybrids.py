@@ -83,6 +83,7 @@ def kept_states(engine: CheckedEngine) -> dict[int, list[torch.Tensor]]:
 # -- exact, whatever happens ------------------------------------------------------------------
 
 
+@pytest.mark.turn(2)
 def test_greedy_tokens_equal_generate(monkeypatch: pytest.MonkeyPatch) -> None:
     """Preempted, and one step behind."""
     prepare, config = SETTINGS["one step behind"]

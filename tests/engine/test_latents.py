@@ -51,6 +51,7 @@ def results(engine: CheckedEngine) -> dict[tuple[int, int], Any]:
     return run(engine, job()).results
 
 
+@pytest.mark.turn(3)
 @pytest.mark.parametrize("name", LATENT)
 def test_every_token_is_the_model_s_own(name: str) -> None:
     engine = make_engine(loaded(name))
@@ -77,6 +78,7 @@ def test_a_token_takes_what_its_latent_does() -> None:
     assert not block_format(loaded("llama").layers, torch.float32, "auto").latents
 
 
+@pytest.mark.turn(3)
 def test_in_the_memory_of_few_blocks_samples_are_preempted_and_nothing_changes() -> None:
     model = loaded("deepseek_v3")
     expected = results(make_engine(model))
@@ -90,6 +92,7 @@ def test_in_the_memory_of_few_blocks_samples_are_preempted_and_nothing_changes()
         assert (engine.stats.swaps > 0) == (host_blocks > 0)
 
 
+@pytest.mark.turn(3)
 def test_a_batch_of_any_size_gives_the_same_bits() -> None:
     model = loaded("deepseek_v3")
     expected = results(make_engine(model))

@@ -50,6 +50,7 @@ KINDS: dict[str, Callable[[RandomJob], bool]] = {
 }
 
 
+@pytest.mark.turn(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_is_drawn(kind: str) -> None:
     drawn = settings(

@@ -99,7 +99,7 @@ AttentionMaskInterface.register("eager_in_float32", eager_mask)
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_gpu)])
 @pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gpt_oss"])
-@pytest.mark.turn(5)
+@pytest.mark.turn(8)
 def test_lower_precision_is_as_far_as_the_back_ends_are(
     name: str, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

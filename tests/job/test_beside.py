@@ -31,6 +31,7 @@ def shards(folder: Path, tmp_path: Path) -> Path:
     return tmp_path / "a.jsonl"
 
 
+@pytest.mark.turn(2)
 def test_a_run_of_all_takes_what_the_shards_have(
     folder: Path,
     shards: Path,
@@ -50,6 +51,7 @@ def test_a_run_of_all_takes_what_the_shards_have(
     assert run_job(configure(folder), shards, shard=SHARDS[1]).drawn == 0
 
 
+@pytest.mark.turn(2)
 def test_shards_that_have_all_are_a_whole_job(
     folder: Path,
     shards: Path,
@@ -62,6 +64,7 @@ def test_shards_that_have_all_are_a_whole_job(
     assert outcome.run.counts["samples"] == 33
 
 
+@pytest.mark.turn(2)
 def test_a_job_goes_on_in_another_number_of_shards(
     folder: Path,
     shards: Path,
@@ -116,6 +119,7 @@ def test_what_another_process_draws_is_not_drawn_beside_it(
     assert {other.name for other in shards.parent.iterdir()} == before
 
 
+@pytest.mark.turn(2)
 def test_a_job_that_grows_is_cut_anew_and_draws_nothing_twice(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +148,7 @@ def test_a_job_that_grows_is_cut_anew_and_draws_nothing_twice(
     assert len(samples) == len(set(samples)) == 4
 
 
+@pytest.mark.turn(2)
 @pytest.mark.parametrize("shard", [None, Shard(1, 3)])
 def test_shards_of_another_job_are_refused(
     folder: Path,
@@ -174,6 +179,7 @@ def test_overwrite_says_what_it_discards(
     assert said in caplog.text
 
 
+@pytest.mark.turn(2)
 def test_overwrite_leaves_no_samples_that_would_count(folder: Path, shards: Path) -> None:
     for shard in (None, Shard(2, 3)):
         with pytest.raises(JournalError, match=r"shard-1-of-2\.jsonl: has samples of the same job"):

@@ -21,6 +21,7 @@ def machine(folder: Path, samples: int = 3, **options: object):  # type: ignore[
     )
 
 
+@pytest.mark.turn(2)
 def test_samples_come_out_as_they_did_also_of_a_journal_that_is_complete(
     folder: Path, tmp_path: Path
 ) -> None:

@@ -236,6 +236,7 @@ def test_journals_stopped_differently_are_not_read_as_one(folder: Path, tmp_path
         Stopped.of(both)
 
 
+@pytest.mark.turn(2)
 @pytest.mark.parametrize("rule", ["decided", "window=3"])
 def test_a_job_that_goes_on_reads_what_is_on_record_by_the_recipe_as_it_is_now(
     folder: Path, full: Path, tmp_path: Path, rule: str

@@ -23,6 +23,7 @@ def normal(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, device=DEVICE)
 
 
+@pytest.mark.turn(3)
 @each_dtype
 @each_step
 @pytest.mark.parametrize("sizes", [(4, 4), (3, 4), (3, 3), (2, 2), (1, 2), (5, 2)], ids=str)
@@ -64,7 +65,7 @@ def test_a_scratch_slot_and_any_strides(step: Any) -> None:
 @pytest.mark.parametrize("chunk", [conv_chunk, reference_states.convolve])
 @pytest.mark.parametrize("sizes", [(4, 4), (3, 4), (2, 2), (1, 2), (5, 2)], ids=str)
 @pytest.mark.parametrize("tokens", [1, 2, 16, 35])
-@pytest.mark.turn(5)
+@pytest.mark.turn(8)
 def test_tokens_of_prompts(
     chunk: Any, sizes: tuple[int, int], tokens: int, dtype: torch.dtype
 ) -> None:

@@ -176,7 +176,7 @@ def test_groups(heads: tuple[int, int], dtype: torch.dtype) -> None:
 @each_dtype
 @each_mode
 @pytest.mark.parametrize("heads", [(12, 1), (48, 1), (128, 1)])
-@pytest.mark.turn(3)
+@pytest.mark.turn(6)
 def test_large_groups(heads: tuple[int, int], costs: CostModel | None, dtype: torch.dtype) -> None:
     """In the default tiles, which grow with the group."""
     batch = random_batch(make_shape(*heads, dtype), [(35, 0, 4), (17, 1, 4)], [1, 3, 17, 2])

@@ -16,6 +16,7 @@ def normal(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, device=DEVICE)
 
 
+@pytest.mark.turn(3)
 @each_dtype
 @pytest.mark.parametrize("step", [delta_rule_step, reference_states.delta_rule_step])
 @pytest.mark.parametrize("heads", [(2, 2), (2, 6)])

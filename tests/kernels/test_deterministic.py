@@ -105,7 +105,7 @@ def a_tree() -> Batch:
     return replace(batch, layout=replace(batch.layout, alone=alone))
 
 
-@pytest.mark.turn(2)
+@pytest.mark.turn(4)
 @pytest.mark.parametrize("options", [{}, {"window": 90}], ids=str)
 def test_a_row_has_the_same_bits_beside_any_others(options: dict[str, int]) -> None:
     batch = a_tree()
@@ -151,7 +151,7 @@ def test_a_row_does_not_mind_a_neighbour_whose_scores_are_large(place: int) -> N
     assert_close(found, naive_decode(beside, scale=batch.shape.key_size**-0.5))
 
 
-@pytest.mark.turn(2)
+@pytest.mark.turn(4)
 def test_a_chunk_has_the_same_bits_beside_any_others() -> None:
     scale, size = (20, 128) if ON_GPU else (1, 16)
     heads = (32, 8) if ON_GPU else (2, 1)

@@ -114,7 +114,7 @@ def test_barred_tokens_are_never_drawn() -> None:
         torch.testing.assert_close(logprobs.cpu(), torch.full((8,), math.log(0.5)))
 
 
-@pytest.mark.turn(2)
+@pytest.mark.turn(4)
 def test_log_probabilities_of_what_is_drawn_from() -> None:
     rows = Rows(random_logits(24, 9000))
     rows.temperature[::4] = 0

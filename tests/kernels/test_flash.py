@@ -117,6 +117,7 @@ def decode(kernel: ModuleType, batch: Batch, **how: Tensor) -> Tensor:
     return kernel.decode_attention(batch.q, batch.k_cache, values, plan, suffix, scale=0.2, **how)
 
 
+@pytest.mark.turn(3)
 @pytest.mark.parametrize("heads", HEADS)
 @pytest.mark.parametrize("block_size", [5, 16, 64])
 def test_a_step(heads: tuple[int, int], block_size: int) -> None:

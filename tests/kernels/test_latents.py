@@ -154,6 +154,7 @@ def test_the_kernels_are_the_reference(dtype: torch.dtype) -> None:
     assert_close(out, expected(batch))
 
 
+@pytest.mark.turn(3)
 @each_dtype
 @pytest.mark.parametrize("splits", [1, 2, 5])
 @pytest.mark.parametrize("keys", [16, 32])

@@ -94,7 +94,7 @@ def test_chunks_over_nodes(scattered: bool, dtype: torch.dtype) -> None:
 
 @each_dtype
 @pytest.mark.parametrize("heads", [(5, 1), (12, 1), (48, 1)])
-@pytest.mark.turn(5)
+@pytest.mark.turn(8)
 def test_groups(heads: tuple[int, int], dtype: torch.dtype) -> None:
     check_prefill(make_shape(*heads, dtype), TREE[:1], [([0], 9)] * 3, tile=None, scale=0.125)
 

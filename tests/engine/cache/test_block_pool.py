@@ -248,6 +248,7 @@ def test_the_check_finds_every_kind_of_damage() -> None:
     assert_broken(lost, [[0, 1], [5]], "in use")
 
 
+@pytest.mark.turn(3)
 @pytest.mark.parametrize("count", [1, 3, 1000, 1100, 6000])
 def test_the_first_run_is_found_wherever_it_is(count: int) -> None:
     """In a pool of which more is looked at only where the low end has no run."""

@@ -111,6 +111,7 @@ def test_what_nobody_asks_for_costs_no_logits(monkeypatch: pytest.MonkeyPatch) -
     assert sum(rows) == 3 + 3  # the choices' first tokens, after what is shared, and their second
 
 
+@pytest.mark.turn(2)
 @pytest.mark.parametrize("lag", [0, 1])
 def test_mixed_with_requests_that_want_other_numbers_or_none(lag: int) -> None:
     engine = make_engine(loaded("llama"), blocks=45, max_sequences=5)
@@ -166,6 +167,7 @@ def test_requests_that_come_late_share_what_was_asked() -> None:
         assert_from_forward(completion, original("llama"))
 
 
+@pytest.mark.turn(2)
 @pytest.mark.parametrize("order", [[None, 3], [3, None], [1, 5], [5, 1]])
 def test_requests_that_come_late_and_want_more(order: list[int | None]) -> None:
     requests = [

@@ -40,6 +40,7 @@ def test_they_must_be_worth_it(
     assert process.best_threads(loaded("llama"), 8) == best
 
 
+@pytest.mark.turn(3)
 def test_results_do_not_depend_on_them(two_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = requests_of(forest(), GREEDY, samples=2)
     results = []

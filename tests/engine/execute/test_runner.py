@@ -134,6 +134,7 @@ def test_output_penalties_see_the_whole_output() -> None:
     assert engine.stats.preemptions > 0
 
 
+@pytest.mark.turn(2)
 @pytest.mark.parametrize("cramped", [False, True])
 def test_logprobs_are_those_of_the_raw_distribution(cramped: bool) -> None:
     """One entry a token, the chosen one and the likeliest, whatever the temperature."""

@@ -56,6 +56,7 @@ def test_a_finished_sample_is_continued_on_its_kv(name: str, block_size: int, la
             assert completion.request.prompt_token_ids == whole
 
 
+@pytest.mark.turn(3)
 @pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize("tokens", [None, 1, 5])
 def test_a_running_sample_is_continued_while_it_goes_on(lag: int, tokens: int | None) -> None:

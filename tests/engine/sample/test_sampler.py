@@ -74,6 +74,7 @@ class TestGreedy:
 
 
 class TestDistribution:
+    @pytest.mark.turn(3)
     @pytest.mark.parametrize(
         ("params", "seed"),
         [

@@ -103,6 +103,7 @@ def draw(requests: list[Request], known: Known, seed: int, **config: int) -> Che
     return engine
 
 
+@pytest.mark.turn(3)
 @pytest.mark.filterwarnings("ignore:out of memory")
 @given(st.integers(0, 1000), st.data())
 @settings(
@@ -127,6 +128,7 @@ def test_cuts_and_nodes_are_those_of_the_job(seed: int, data: st.DataObject) -> 
     assert sum(kind.startswith("chunk") for kind, _ in known) > len(requests)
 
 
+@pytest.mark.turn(2)
 def test_a_preempted_sample_never_gets_its_tokens_in_one_pass() -> None:
     params = SamplingParams(max_tokens=40, ignore_eos=True)
     requests = [Request(i, prompt, params, range(4)) for i, prompt in enumerate(forest())]

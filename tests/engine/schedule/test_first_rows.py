@@ -32,6 +32,7 @@ def test_a_long_sample_is_not_waited_for():
     assert first.most(256, 1) == 256
 
 
+@pytest.mark.turn(2)
 @pytest.mark.parametrize("longest", [6, _STEPS + 20])
 def test_a_job_draws_the_same_and_fills_the_rows_later(longest, monkeypatch):
     params = SamplingParams(temperature=1.0, max_tokens=longest, ignore_eos=True)

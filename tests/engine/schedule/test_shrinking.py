@@ -203,7 +203,7 @@ def exhausted(engine: Engine, requests: list[Request]) -> str:
 
 
 @pytest.mark.parametrize("method", ["prefill", "decode"])
-@pytest.mark.turn(2)
+@pytest.mark.turn(4)
 def test_memory_that_never_suffices_is_one_line_that_says_what_to_do(method: str) -> None:
     engine = make_engine(loaded("llama"), max_sequences=33, prefill_tokens=1000)
     always = True

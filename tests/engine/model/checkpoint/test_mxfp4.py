@@ -84,6 +84,7 @@ def test_greedy_tokens_are_those_of_the_same_numbers(tmp_path: Path) -> None:
         assert tokens[index, 0] == whole[0, len(prompt) :].tolist()
 
 
+@pytest.mark.turn(3)
 @pytest.mark.parametrize(("spread", "is_exact"), [(3, True), (11, True), (20, False)])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_fp8_holds_the_numbers_where_exponents_allow_it(
@@ -191,6 +192,7 @@ class Meter(TorchDispatchMode):
         self.now -= size
 
 
+@pytest.mark.turn(2)
 @pytest.mark.parametrize("quantization", [None, "fp8"])
 def test_memory_holds_the_result_and_one_layer(
     quantization: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
