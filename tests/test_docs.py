@@ -6,6 +6,7 @@ import importlib.util
 import json
 import re
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -71,8 +72,13 @@ def test_messages_of_the_page_on_trouble_are_those_of_the_code() -> None:
             assert words.strip(" :,") in code, message
 
 
+CONSTRAINTS = (DOCS.parent / "constraints.txt").read_text(encoding="utf-8").split()
+
+
 @pytest.mark.parametrize("name", GENERATOR.PAGES)
 def test_a_written_page_is_fresh(name: str) -> None:
+    if name == "reference/commands.md" and f"typer=={version('typer')}" not in CONSTRAINTS:
+        pytest.skip(f"typer {version('typer')} writes help in other words")
     found, fresh = (DOCS / name).read_text(encoding="utf-8"), GENERATOR.PAGES[name]()
     assert words(found) == words(fresh), "run: python docs/generate.py"
 

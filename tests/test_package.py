@@ -57,6 +57,12 @@ def test_the_wheel_lists_every_other_file() -> None:
     assert listed == found
 
 
+def test_what_coverage_leaves_out_is_there() -> None:
+    for pattern in PROJECT["tool"]["coverage"]["run"]["omit"]:
+        assert pattern.startswith("*/"), pattern
+        assert (ROOT / pattern.removeprefix("*/")).is_file(), pattern
+
+
 def test_the_version_is_said_once() -> None:
     assert PROJECT["project"]["version"] == __version__
     assert f"## [{__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Collection
 from dataclasses import FrozenInstanceError, fields, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,7 @@ def test_a_type_checker_knows_what_is_taken() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(find_spec("mypy") is None, reason="needs mypy")
 def test_mypy_sees_the_arguments(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
