@@ -52,7 +52,8 @@ def command_of(rows: Sequence[CardRow]) -> tuple[str, ...]:
 SHAPES = "benchmarks/shapes"
 """The folder of the shapes that `sharegen bench decode` does not know by name."""
 
-_OWN = ("llama3.2-1b", "qwen3-8b", "qwen3-30b-a3b", "gpt-oss-20b", "qwen3.5-9b", "rehearsal")
+_OWN = ("llama3.2-1b", "qwen3-8b", "qwen3-30b-a3b", "gpt-oss-20b", "gpt-oss-120b", "qwen3.5-9b",
+        "rehearsal")  # fmt: skip
 FP8 = ("--quantization", "fp8", "--kv-cache-dtype", "fp8")
 """The flags of a row whose weights and KV cache are FP8."""
 _QUICK = ("--no-ceiling", "--no-parts")
@@ -103,6 +104,7 @@ _TENSORRT = Peer(
     source="https://nvidia.github.io/TensorRT-LLM/developer-guide/perf-overview.html",
     note="Requests at the highest rate, through its own benchmark",
 )
+_TENSORRT_120B = _TENSORRT.model_copy(update={"tokens_per_second": 6_868})
 _RANKS = ("--tensor-parallel-size", "2")
 
 TOKASAURUS = CardRow(
@@ -128,6 +130,8 @@ ROWS: tuple[CardRow, ...] = (
            precision="FP8"),
     *_jobs("qwen3-30b-a3b", 55, 78, {"gsm8k": 25}),
     *_jobs("gpt-oss-20b", 45, 78, {"plain": 38, "gsm8k": 25}, peers={"plain": _TENSORRT}),
+    *_jobs("gpt-oss-120b", 90, 139, {"plain": 75, "gsm8k": 40}, precision="FP8",
+           peers={"plain": _TENSORRT_120B}),
     *_jobs("qwen3-8b", 35, 40, {"gsm8k": 26}),
     *_jobs("qwen3.5-9b", 50, 60, {"gsm8k": 20}),
     *_jobs("llama3-70b", 60, 130, {"gsm8k": 60}, "--max-sequences", "1536", precision="FP8"),

@@ -12,7 +12,7 @@ from rich.tree import Tree
 
 from sharegen.cli.json_output import JsonOption, print_json
 from sharegen.cli.options import JobOptions
-from sharegen.cli.parameters import with_options
+from sharegen.cli.parameters import parse_size, with_options
 from sharegen.cli.recipes import RecipeArgument
 from sharegen.cli.show_config import print_configuration
 from sharegen.cli.telling import say
@@ -50,6 +50,17 @@ def plan(
             rich_help_panel="Output",
         ),
     ] = None,
+    gpu_memory: Annotated[
+        int | None,
+        typer.Option(
+            "--gpu-memory",
+            help="Plan for a GPU of so much memory, such as 80GiB, which need not be here.",
+            parser=parse_size,
+            metavar="SIZE",
+            show_default=False,
+            rich_help_panel="Output",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show what a recipe's prompts share and what that saves. Samples nothing.
@@ -64,6 +75,7 @@ def plan(
       sharegen plan self-consistency
       sharegen plan self-consistency --dataset gsm8k --model ./model -n 40
       sharegen plan ./mine.yaml --show-prompt
+      sharegen plan self-consistency --model ./model --gpu-memory 80GiB
       sharegen plan self-consistency --shards 8
       sharegen plan self-consistency --json | jq .computed
     """
@@ -74,6 +86,8 @@ def plan(
     part = options.part
     if shards is not None and part is not None:
         raise UsageError("--shards shows all parts and --shard one of them: leave out one")
+    if gpu_memory is not None and shards is not None:
+        raise UsageError("--shards cuts a job without a machine: leave out --gpu-memory")
     job = resolve(recipe, options.dataset, options.flags())
     if options.show_config:
         print_configuration(job)
@@ -90,7 +104,7 @@ def plan(
             return
         Console(highlight=False).print(Group(cut_table(made_cut), "", cut_summary(made_cut)))
         return
-    made = plan_job(job, part)
+    made = plan_job(job, part, gpu_memory)
     time = estimate(job, made)
     if as_json:
         print_json(made.to_json() | {"seconds": None if time is None else round(time.seconds, 1)})
@@ -135,8 +149,11 @@ def plan_table(plan: SharingPlan, time: TimeEstimate | None) -> Table:
         rows.insert(at, ("", f"{plan.duplicated:,} of these are shared in branches shorter than a "
                             "block, and duplicated"))  # fmt: skip
     if plan.weights_bytes and plan.ranks == 1:
-        rows.insert(-1, ("weights", size(plan.weights_bytes)))
-    if not plan.fit:
+        rows.insert(-1, ("weights", size(plan.weights_bytes) + _of_gpu(plan)))
+    if plan.gpu_bytes and plan.weights_bytes >= plan.gpu_bytes:
+        rows[-1] = ("KV cache", "[red]none: the weights do not fit (--quantization fp8, "
+                                "--tensor-parallel-size)[/]")  # fmt: skip
+    elif not plan.fit:
         rows[-1] = ("KV cache", f"[red]{size(plan.kv_cache_bytes)}: too small for one sequence "
                                 "(--kv-cache-memory, --max-tokens)[/]")  # fmt: skip
     if plan.workers > 1:
@@ -153,6 +170,11 @@ def plan_table(plan: SharingPlan, time: TimeEstimate | None) -> Table:
     for name, value in rows:
         table.add_row(f"[dim]{name}[/]", value)
     return table
+
+
+def _of_gpu(plan: SharingPlan) -> str:
+    """The memory of the GPU that was asked for."""
+    return f" of the GPU's {size(plan.gpu_bytes)}" if plan.gpu_bytes else ""
 
 
 def _time(plan: SharingPlan, found: TimeEstimate | None) -> str:

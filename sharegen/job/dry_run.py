@@ -15,6 +15,7 @@ from sharegen.errors import DataError, RequestError
 from sharegen.job.cut import Cut
 from sharegen.job.default_journal import find_journal
 from sharegen.job.engines import EngineSpec
+from sharegen.job.imports import import_engine, on_cpu
 from sharegen.job.job_content import JobContent
 from sharegen.job.machine import (
     blocks_of,
@@ -38,21 +39,30 @@ from sharegen.workload.prompt import text_of, token_ids, tokenise
 from sharegen.workload.sampling_section import Sampling
 
 if TYPE_CHECKING:
-    import torch
+    from torch import device as Device
 
     from sharegen.engine.model.loaded import LoadedModel
 
 
-def plan_job(configuration: Configuration, shard: Shard | None = None) -> SharingPlan:
+def plan_job(
+    configuration: Configuration, shard: Shard | None = None, gpu_memory: int | None = None
+) -> SharingPlan:
     """What the job would share, from the model's config alone: nothing is sampled or loaded.
 
-    shard: of this part of it.
+    shard: of this part of it. gpu_memory: bytes of a GPU that the job is for, which need not be
+    here; by default it is for the device that the configuration names.
     """
     workload = load_asked(configuration)
-    model, tokenizer = load(configuration, weights=False)
+    import_engine(configuration, computes=False)
+    import torch
+
+    from sharegen.engine.execute.memory import estimate
     from sharegen.engine.model.checkpoint.source import resolve_device
     from sharegen.job.attention_modes import attention_modes_on
 
+    is_here = gpu_memory is None
+    device = resolve_device(configuration.machine.device) if is_here else torch.device("cuda")
+    model, tokenizer = load(configuration, weights=False, device=device)
     tokens: Sequence[Sequence[int]]
     splits: Sequence[Sequence[int]] | None = None
     alone: Sequence[bool] | None
@@ -73,15 +83,14 @@ def plan_job(configuration: Configuration, shard: Shard | None = None) -> Sharin
     splits = None if splits is None else [splits[i] for i in asked]
     alone = None if alone is None else [alone[i] for i in asked]
     machine = configuration.machine
-    device = resolve_device(machine.device)
     tree = PrefixTree.build(prompts, machine.block_size, splits=splits, alone=alone)
     blocks = blocks_of(configuration, model)
-    workers = _workers(configuration, samplings)
+    workers = _workers(configuration, samplings, device)
     memory = machine.kv_cache_memory
     if memory is None:
         limit = kv_cache_limit(configuration, model, device, tree, samplings)
         sharing = workers if device.type == "cpu" else 1
-        memory = min(_free_memory(model, device) // sharing, limit)
+        memory = min(estimate(device, model.weights_bytes, gpu_memory) // sharing, limit)
     slots = state_slots(configuration, model, device, memory)
     left = memory - (slots or 0) * model.state_bytes
     samples, max_tokens = extents(samplings, model.context_length)
@@ -106,11 +115,14 @@ def plan_job(configuration: Configuration, shard: Shard | None = None) -> Sharin
         plan,
         ranks=machine.tensor_parallel_size,
         weights_bytes=model.weights_bytes,
+        gpu_bytes=gpu_memory or 0,
         latent_bytes=blocks.token_bytes if blocks.latents else 0,
         spread_bytes=blocks.shared_token_bytes if blocks.latents else 0,
         readings=attention_modes_on(
             device, model, tree, samples, plan.fit, machine.deterministic, blocks.latents
-        ),
+        )
+        if is_here
+        else [],
         saved_by_order=None if shard else saved_by_order(workload),
         golds=sum(workload.problems[i].gold is not None for i in asked) if workload.golds else None,
     )
@@ -153,13 +165,14 @@ def preview_prompt(configuration: Configuration, problem_id: str | None = None) 
     return PromptPreview(problem.id, text, len(ids), tokenizer.decode(head), problem.gold)
 
 
-def _workers(configuration: Configuration, samplings: Sequence[Sampling]) -> int:
+def _workers(configuration: Configuration, samplings: Sequence[Sampling], device: Device) -> int:
     """The engines that are asked for; on a CPU `auto` takes at most one a core.
 
-    How many a cluster has room for is not asked.
+    How many a cluster, or a machine with GPUs that is not this one, has room for is not asked.
     """
     asked = configuration.machine.workers
-    if asked is None or configuration.machine.ray is not None:
+    is_elsewhere = device.type == "cuda" and on_cpu(configuration)
+    if asked is None or configuration.machine.ray is not None or is_elsewhere:
         return asked if isinstance(asked, int) else 1
     return EngineSpec.of(configuration, samplings).count or available_cores()
 
@@ -237,13 +250,3 @@ def plan_cut(configuration: Configuration, num_parts: int) -> CutPlan:
         sum(problems[place].sampling.samples for place in part.problems) for part in found.parts
     ]
     return CutPlan(found, samples, model.kv_bytes_per_token)
-
-
-def _free_memory(model: LoadedModel, device: torch.device) -> int:
-    """Return the bytes for the KV cache, as far as can be told before the weights are on the
-    device.
-    """
-    from sharegen.engine.execute.memory import estimate
-
-    weights = model.weights_bytes if device.type == "cuda" else 0
-    return max(0, estimate(device) - weights)

@@ -74,6 +74,7 @@ class SharingPlan:
     workers, copied: engines that share the job, and the prompt tokens that are computed once more
         because several of them need these. ranks: that the model of each is cut among, and
         weights_bytes those of one; the bytes of KV, too, are what one of them stores.
+    gpu_bytes: the memory of the GPU that it was asked for; 0 for this machine's device.
     rule: by which problems stop early, if by one; wave: samples of each that start first, for that
         many are needed whatever they say; resident: whether the prompts of all that run stay in
         the KV cache until they are decided.
@@ -103,6 +104,7 @@ class SharingPlan:
     copied: int = 0
     ranks: int = 1
     weights_bytes: int = 0
+    gpu_bytes: int = 0
     rule: str | None = None
     wave: int = 0
     resident: bool = True

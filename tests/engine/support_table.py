@@ -138,6 +138,9 @@ as it is read from safetensors; one line says so. Memory then holds what the mod
 takes, and a piece of one weight, or with `--quantization fp8` what FP8 takes and one weight (of
 experts, those of a layer). Such checkpoints are cut among several GPUs as any other. A checkpoint
 with parts that are missing, of another shape or no numbers is refused with the name of the part.
+`sharegen plan --gpu-memory 140GiB` says by the config alone whether a checkpoint fits a GPU:
+gpt-oss-120b, which is stored in MXFP4, takes 110 GiB with `--quantization fp8` and leaves an H200
+room for 1,024 sequences of 256 tokens.
 
 A GGUF file is given as `--model FILE.gguf` or `LLM("FILE.gguf")`; it needs
 the extra `gguf` ([install](../install.md#extras)). Refused in one line: an

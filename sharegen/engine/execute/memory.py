@@ -133,8 +133,13 @@ def most_slots(rows: int) -> int:
     return _SLOTS_A_ROW * rows + _SLOTS_OF_A_PATH
 
 
-def estimate(device: torch.device) -> int:
-    """Bytes for the KV cache on this device, without trying what a step takes."""
+def estimate(device: torch.device, weights: int = 0, free: int | None = None) -> int:
+    """Bytes for the KV cache on this device, without trying what a step takes.
+
+    weights: the bytes of those that are not on a GPU yet. free: those of a GPU that need not be
+    here; by default the device's.
+    """
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0] * _GPU_SHARE)
+        there = torch.cuda.mem_get_info(device)[0] if free is None else free
+        return max(0, int((there - weights) * _GPU_SHARE))
     return min(int(memory_of_cpu() * _CPU_SHARE), _CPU_MOST)

@@ -57,7 +57,7 @@ def test_every_shape_and_workload_is_there() -> None:
     workloads = {"gsm8k", "longdoc", "apps", "noshare", "few", "reason", "plain"}
     assert workloads | {"llama3-8b", "llama3-70b"} <= words
     own = [word for word in words if word.startswith("benchmarks/shapes/")]
-    assert len(own) == 5 and all((ROOT / word / "config.json").is_file() for word in own)
+    assert len(own) == 6 and all((ROOT / word / "config.json").is_file() for word in own)
 
 
 def test_the_ten_popular_shapes_have_configs_and_small_ones_of_the_same_architecture() -> None:
