@@ -225,6 +225,23 @@ def bits(
     typer.echo(json.dumps(result))
 
 
+@app.command("tile-order", cls=Command)
+def tile_order(
+    dtype: Dtype = "bfloat16",
+    device: Device = "cuda",
+    heads: Annotated[int, typer.Option(min=1, help="Heads, each with rows of its own.")] = 64,
+    tiles: Annotated[int, typer.Option(min=1, help="Tiles of 64 keys.")] = 16,
+) -> None:
+    """Compare how kinds of products add up inside a tile of keys, bit by bit.
+
+    Example: python -m benchmarks tile-order
+    """
+    from benchmarks.tile_order import bench_tile_order
+
+    for found in bench_tile_order(device, dtype, heads, tiles):
+        typer.echo(json.dumps(found))
+
+
 @app.command("same-bits", cls=Command)
 def same_bits(
     rows: Annotated[list[int], typer.Option(help="Rows of an engine (repeatable).", min=1)],
