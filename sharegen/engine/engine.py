@@ -507,7 +507,7 @@ class Engine:
         with those outputs. The key of that request depends on what is forked alone, and further
         forks of the same text get further sample indices, so the draws do not depend on when one
         forks. KV is shared and not computed again while the parent runs, and where its request says
-        `keep`, as long as memory lasts after.
+        `keep`, as long as memory lasts after; a deterministic engine computes it anew.
 
         Args:
             parent: a completion of this job, or (request key, sample) of one that runs (see
@@ -528,19 +528,13 @@ class Engine:
         self._need_job(
             "a fork joins the job that runs: start one, or generate from the prompt and tokens"
         )
-        if self.config.deterministic and self._lag:
-            warnings.warn(
-                "deterministic: a fork reads its parent's KV as decoding wrote it, or as prefill "
-                "does where that is gone: its bits may depend on when one forks",
-                stacklevel=2,
-            )
         origin = self._forks.parent(parent, self.scheduler)
         request = self._forks.request(origin, params, tokens)
         self.check(request)
         self._forks.add_fork(request)
         self.stats.prompt_tokens_asked += len(request.prompt_token_ids) * len(request.samples)
         with self._doing():
-            self.scheduler.fork(request, origin.sequence)
+            self.scheduler.fork(request, origin.request, origin.sequence)
         return request.key
 
     def running(self) -> dict[tuple[int, int], list[int]]:

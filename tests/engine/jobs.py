@@ -145,6 +145,7 @@ def engine_config(
     state_slots: int = 40,
     first_rows: int | None = None,
     host_blocks: int = 0,
+    deterministic: bool = False,
 ) -> EngineConfig:
     """Everything small, so that few tokens go through many blocks and batches.
 
@@ -166,6 +167,7 @@ def engine_config(
         state_slots=state_slots,
         first_rows=first_rows,
         swap_space=swapped_bytes / 2**30,
+        deterministic=deterministic,
     )
 
 

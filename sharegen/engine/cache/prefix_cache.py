@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -403,6 +404,18 @@ class PrefixCache(Generic[Kept]):
         if length > 0:
             leaf = self._node_of(suffix, prompt[leaf.end : leaf.end + length])
         return self.tree.hang(leaf, prompt[leaf.end :], fork=True)
+
+    def fork_anew(self, request: Request, splits: Seq[int]) -> Node:
+        """The node where such a prompt ends, of which nobody's KV is taken over.
+
+        splits: where the path of the parent's prompt is split, which the fork's follows but for a
+        last node that is too short for several.
+        """
+        ends = list(splits)
+        if ends and ends[-1] - (ends[-2] if len(ends) > 1 else 0) < self.pool.block_size:
+            ends.pop()
+        [leaf] = self.insert([replace(request, splits=[*ends, len(request.tokens)], alone=0)])
+        return leaf
 
     def _node_of(self, suffix: Suffix, tokens: Tokens) -> Node:
         """The node of a sample's first outputs, made of its blocks unless it stands already."""

@@ -61,6 +61,7 @@ def scheduler_for(prepared: Prepared, config: EngineConfig, tree: PrefixTree | N
         # And it reads what it puts into FP8 blocks as it was before that.
         one_pass=prepared.chunk_tokens if on_gpu and is_plain else 0,
         deterministic=config.deterministic and on_gpu,
+        forks_anew=config.deterministic,
         first_rows=None if on_gpu else config.first_rows,
         least_width=_LEAST_WIDTH if on_gpu and config.arriving else None,
     )

@@ -75,6 +75,8 @@ class Scheduler:
         deterministic: whether nothing that decides about the order of sums may depend on the batch:
             chunks lie at places that no batch's size changes, layouts say what the job's tree says
             of their nodes, and a preempted sequence gets its KV as it had it before.
+        forks_anew: whether a fork computes all that its parent drew as a prompt's tokens, whoever
+            still has their KV: so when somebody forks does not matter to its bits.
         first_rows: rows until the first sample has ended, as `FirstRows` has it.
         least_width: of the rows' tables, as `BatchRows` takes it.
     """
@@ -98,6 +100,7 @@ class Scheduler:
         swap_cost: SwapCost | None = None,
         one_pass: int = 0,
         deterministic: bool = False,
+        forks_anew: bool = False,
         first_rows: int | None = None,
         least_width: int | None = None,
     ) -> None:
@@ -130,6 +133,7 @@ class Scheduler:
         self.preemption = Preemption(self.admission)
         self.capacity = Capacity(self.cache, context_length)
         self.first_rows = FirstRows(first_rows)
+        self._paths: dict[int, tuple[Request, list[int]]] | None = {} if forks_anew else None
         self._widest = 1  # rows of the beam search with most
 
         self.row_steps = 0  # tokens given to the rows
@@ -170,9 +174,16 @@ class Scheduler:
         for group in self._by_key.get(key, ()):
             yield from group.alive.values()
 
-    def fork(self, request: Request, sequence: Sequence | None) -> None:
-        """Put a request whose prompt is that of `sequence` and its outputs first in the queue."""
-        leaf = self.cache.fork(request, sequence)
+    def fork(self, request: Request, origin: Request, sequence: Sequence | None) -> None:
+        """Put a request first in the queue whose prompt is that of `origin` and outputs of it.
+
+        sequence: what drew these, while anything of it is there.
+        """
+        if self._paths is None:
+            leaf = self.cache.fork(request, sequence)
+        else:
+            of, splits = self._paths.get(origin.key, (None, []))
+            leaf = self.cache.fork_anew(request, splits if of is origin else [])
         fits = self.capacity.fits(request, leaf)
         group = self._enter(request, leaf if fits else self.cache.plant(request.tokens))
         self.prefill.waiting.move_to_end(group, last=False)
@@ -197,6 +208,8 @@ class Scheduler:
     def _enter(self, request: Request, leaf: Node) -> SequenceGroup:
         """Let a request wait whose prompt ends at `leaf`."""
         group = SequenceGroup(request, leaf, self.context_length, self.seed)
+        if self._paths is not None:
+            self._paths[request.key] = request, leaf.splits()
         if request.is_endless:
             group.end_at(self.capacity.most_outputs(leaf))
         self.rows.make_wide(self.capacity.blocks_at_end(group.limit))
@@ -328,6 +341,8 @@ class Scheduler:
             self.cache.clear()
         self._unfinished.clear()
         self._by_key.clear()
+        if self._paths is not None:
+            self._paths.clear()
         self.prefill.clear()
         self.ready.clear()
         self.swapping.clear()

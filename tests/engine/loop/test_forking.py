@@ -320,3 +320,31 @@ def test_penalties_on_outputs_begin_anew_and_repetition_sees_all() -> None:
     plain = list(make_engine(loaded("llama")).generate([replace(forked.request, keep=False)]))
     assert forked.token_ids == plain[0].token_ids
     assert len(set(forked.token_ids) & set(forks[0].token_ids)) > 0
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+def test_in_the_deterministic_mode_it_does_not_matter_when_one_forks(samples: int) -> None:
+    """From a sample that runs, that has ended and is kept, or that is gone; and from a fork."""
+    parent = Request(0, PROMPT, SAMPLED, range(samples))
+    other = Request(1, PROMPT[:20] + [9] * 9, replace(SAMPLED, max_tokens=8), range(2))
+    short = replace(SAMPLED, n=2, max_tokens=6)
+
+    def forked(when: str) -> dict[tuple[int, int], tuple[list[int], float]]:
+        engine = make_engine(loaded("llama"), deterministic=True)
+        engine._lag = 1
+        key = again = -1
+        found = {}
+        for done in engine.generate([replace(parent, keep=when == "kept"), other]):
+            judge(done, "llama")
+            place = done.request.key, done.sample
+            if key < 0 and place == ((1, 0) if when == "runs" else (0, 0)):
+                key = engine.fork((0, 0) if when == "runs" else done, short, tokens=5)
+            if place[0] == key and again < 0:
+                again = engine.fork(done, short, tokens=3)
+            if place[0] in (key, again):
+                found[place] = done.token_ids, done.cumulative_logprob
+        return found
+
+    runs = forked("runs")
+    assert len(runs) == 4
+    assert forked("kept") == forked("gone") == runs
