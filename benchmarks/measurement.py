@@ -133,6 +133,36 @@ class Start(_Part):
     compiled: bool | None = None
 
 
+class Difference(_Part):
+    """How far log-probabilities of the same drawn tokens are apart, in nats, computed two ways."""
+
+    what: str
+    mean: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    largest: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Training(_Part):
+    """Steps of GRPO, of which each begins with a rollout. What is of "later" steps leaves the first
+    out, in which the engine is opened.
+
+    step_seconds, rollout_seconds: medians of later steps. peaks: bytes of a GPU's memory in use at
+    most while a rollout lasts, and while the trainer computes. grown_bytes: what is in use at the
+    last step's end and was not at the third's. masked: of the sequences, those that TRL would leave
+    out by its default for another engine's samples.
+    """
+
+    steps: Annotated[int, Field(ge=1)]
+    first_rollout_seconds: Positive
+    rollout_seconds: Positive | None = None
+    step_seconds: Positive | None = None
+    rollout_peak_bytes: int | None = None
+    trainer_peak_bytes: int | None = None
+    grown_bytes: int | None = None
+    sequences: int
+    masked: int
+    differences: tuple[Difference, ...] = ()
+
+
 class Numbers(_Part):
     """What was measured; one of tokens_per_second, layers, sums, starts, latencies and arrivals is
     there.
@@ -162,6 +192,7 @@ class Numbers(_Part):
     latencies: tuple[Latency, ...] = ()
     arrivals: tuple[Arrivals, ...] = ()
     starts: tuple[Start, ...] = ()
+    training: Training | None = None
 
     @model_validator(mode="after")
     def _is_something(self) -> Numbers:
@@ -207,7 +238,9 @@ class Measurement(_Part):
 
     name: str
     row: str
-    kind: Literal["job", "ceiling", "command", "cpu", "attention", "sums", "serve", "start"]
+    kind: Literal[
+        "job", "ceiling", "command", "cpu", "attention", "sums", "serve", "start", "training"
+    ]
     command: str | None
     date: datetime.date
     commit: Annotated[str, Field(pattern=r"^[0-9a-f]{7,40}(\+changes)?$")] | None

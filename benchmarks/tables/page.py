@@ -10,6 +10,7 @@ from benchmarks.tables.markdown import number, table
 from benchmarks.tables.marks import Marks, differences
 from benchmarks.tables.popular import popular_table
 from benchmarks.tables.starts import starts_table
+from benchmarks.tables.training import training_tables
 
 _HEAD = """# Benchmarks
 
@@ -65,6 +66,7 @@ def page(measured: Sequence[Measurement]) -> str:
         *_section("A whole command", _of(measured, "command"), _command),
         *_section("The first sample", _of(measured, "start"), None),
         *_section("A server", _of(measured, "serve"), None),
+        *_section("Training", _of(measured, "training"), None),
         *_section("CPU", _of(measured, "cpu"), _cpu),
         *_section("One layer of attention", _of(measured, "attention"), None),
         *_section("Sums over GPUs", _of(measured, "sums"), None),
@@ -101,6 +103,10 @@ _INTRODUCTIONS = {
     "same machine: each prompt as many requests of one sample, beside one call of `LLM.generate` "
     "that asks the same. Milliseconds by clients that ask one request after the other; and, of "
     "requests that come at random times, from arrival to end by the tokens of the answer.",
+    "Training": "GRPO by TRL over the module that sharegen samples from. Log-probabilities are "
+    "compared in nats: those of the rollout with the trainer's, and the trainer's own with each "
+    "other where the same module computes them in another way. "
+    "[Training](guides/training.md#log-probabilities) says what they mean.",
     "CPU": "The bundled model in float32.",
     "One layer of attention": "Microseconds of one layer in a decoding step, bfloat16, by replays "
     "of a CUDA graph with a cold L2 cache. Lengths are tokens that all share, tokens of a problem, "
@@ -231,6 +237,8 @@ def _lists(row: Measurement) -> Iterator[str]:
         f"{row.card.label}, {row.date:%Y-%m-%d}, commit {commit}. {row.note or ''}".rstrip() + "\n"
     )
     yield from _serve(row)
+    if row.numbers.training is not None:
+        yield from training_tables(row, row.numbers.training)
     if row.numbers.starts:
         yield starts_table(row.numbers.starts) + "\n"
     if row.numbers.layers:

@@ -1,0 +1,42 @@
+"""What was measured of a training as a file of `benchmarks/results/`."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+from benchmarks.card.machine import find_machine
+from benchmarks.measurement import Engines, Measurement, Numbers, Workload
+from benchmarks.training.steps import Asked, Measured
+
+_PRECISIONS = {"bfloat16": "bf16", "float32": "float32"}
+
+
+def measurement(
+    asked: Asked, found: Measured, command: str, commit: str | None, busy: bool
+) -> Measurement:
+    """The training, with all that makes it count. command: as a user would type it again."""
+    machine = find_machine(commit)
+    gpus = int(found.training.rollout_peak_bytes is not None)
+    today, card = datetime.now(UTC).date(), machine.card(gpus)
+    short = re.sub(r"[^a-z0-9]+", "-", card.name.lower()).strip("-").removeprefix("nvidia-")
+    folder = Path(asked.model)
+    model = folder.parent.name if folder.name == "model" else folder.name
+    row = f"training-{model.lower()}{'-fp32-head' if asked.fp32_head else ''}"
+    made = Measurement.model_construct(
+        name=f"{today}-{short}-{row}", row=row, kind="training", command=command, date=today,
+        commit=machine.commit, versions=machine.versions(gpus), card=card, shape=model,
+        workload=Workload(
+            name=f"{asked.prompts} prompts x {asked.samples}", problems=asked.prompts,
+            samples=asked.samples, output=asked.output,
+        ),
+        precision=_PRECISIONS[asked.dtype], engines=Engines(),
+        numbers=Numbers(
+            tokens_per_second=found.tokens / found.seconds, tokens=found.tokens,
+            seconds=found.seconds, weights_bytes=found.weights_bytes, training=found.training,
+        ),
+        peers=() if found.peer is None else (found.peer,), busy=busy,
+    )  # fmt: skip
+    unknown = dict.fromkeys(made.missing(), "this machine does not tell it")
+    return Measurement.model_validate(made.model_copy(update={"unknown": unknown}).model_dump())
