@@ -35,6 +35,7 @@ from sharegen.engine.execute.swap_space import SwapSpace, open_swap_space
 from sharegen.engine.model.compile.kept_code import keep_compiled_code
 from sharegen.engine.model.compile.wanted_rows import skip_unwanted_rows
 from sharegen.engine.model.loaded import LoadedModel
+from sharegen.engine.model.states.first_forms import keep_first_forms
 from sharegen.engine.model.steady.holding import hold_products
 from sharegen.engine.model.steady.telling import not_steady
 from sharegen.engine.model.summary import Optimised, summary
@@ -130,6 +131,8 @@ class Prepared:
         with model.changing():
             most = max(self.max_sequences, self.chunk_tokens)
             held = all_sizes(self.padded, most) if config.deterministic and on_gpu else ()
+            if held and model.mixers:
+                model.on_release(keep_first_forms())
             optimised = _made_fast(model, config, held)
             said = summary(model, optimised) if config.show_model else ()
             if held:
