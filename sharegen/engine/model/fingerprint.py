@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from huggingface_hub import try_to_load_from_cache
 
+from sharegen.engine.model.fp8.stored_fp8 import blocks_are_wanted
 from sharegen.errors import ModelError
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def fingerprint_of_source(source: Source) -> str:
 
 def _products(config: Path) -> str:
     """What is added where weights are computed with in another way than is usual: FP8 blocks."""
-    if os.environ.get("SHAREGEN_FP8_BLOCKS") != "1" or not config.is_file():
+    if not blocks_are_wanted() or not config.is_file():
         return ""
     text = config.read_bytes()
     has_blocks = b'"weight_block_size"' in text or b'"block_structure"' in text

@@ -79,7 +79,7 @@ def _read(
         if any(not torch.equal(row, of_blocks[0][..., across]) for row in ends):
             raise ModelError(
                 f"model {model}: {name} is put together of FP8 blocks that are no longer whole: "
-                "leave SHAREGEN_FP8_BLOCKS out"
+                "set SHAREGEN_FP8_BLOCKS to 0"
             )
         kept.append(of_blocks[0])
     return values, torch.stack(kept, dim=-2).to(device)

@@ -21,11 +21,10 @@ from sharegen.engine.model.checkpoint.source import Source, explained
 from sharegen.engine.model.checkpoint.stored_blocks import install_stored_blocks
 from sharegen.engine.model.checkpoint.tensors import stored_tensors, take_generation_config
 from sharegen.engine.model.checkpoint.unread import Unread
-from sharegen.engine.model.fp8.blocks import are_wanted as blocks_are_wanted
 from sharegen.engine.model.fp8.blocks import check_block_products
 from sharegen.engine.model.fp8.loading import ToFP8
 from sharegen.engine.model.fp8.quantising import quantise_in_place
-from sharegen.engine.model.fp8.stored_fp8 import StoredFP8, stored_fp8
+from sharegen.engine.model.fp8.stored_fp8 import StoredFP8, blocks_are_wanted, stored_fp8
 from sharegen.engine.model.starting.moving import move_to
 from sharegen.errors import ModelError
 

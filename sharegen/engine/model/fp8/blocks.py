@@ -7,28 +7,21 @@ section 3.3. On a GPU the library multiplies; a CPU multiplies the same numbers 
 
 from __future__ import annotations
 
-import os
-
 import torch
 from torch import nn
 from torch.nn import functional
 
 from sharegen.engine.model.fp8.products import E4M3, LEAST
+from sharegen.engine.model.fp8.stored_fp8 import SWITCH
 from sharegen.errors import UsageError
 
 BLOCK = 128
 
-SWITCH = "SHAREGEN_FP8_BLOCKS"
-"""Set to 1, weights in blocks are multiplied as they are stored; else they are dequantised."""
+_FOURS = 4  # rows, and blocks along a sum, come in multiples of these on a GPU
 
 _LARGEST = torch.finfo(E4M3).max
 _TRIAL = 256  # numbers of a side
 _TOLERANCE = 0.01  # of the norm: bfloat16 rounds the result to 0.002
-
-
-def are_wanted() -> bool:
-    """Whether weights in blocks are to be multiplied as they are stored."""
-    return os.environ.get(SWITCH) == "1"
 
 
 def check_block_products(device: torch.device) -> None:
@@ -47,10 +40,10 @@ def check_block_products(device: torch.device) -> None:
         reason = str(error).strip().partition("\n")[0]
         raise UsageError(
             f"{SWITCH}=1 needs a GPU and a torch that multiply FP8 by blocks, and here: "
-            f"{reason:.200}: leave it out"
+            f"{reason:.200}: set it to 0"
         ) from None
     if not is_right:
-        raise UsageError(f"{SWITCH}=1: this GPU's products of blocks are not right: leave it out")
+        raise UsageError(f"{SWITCH}=1: this GPU's products of blocks are not right: set it to 0")
 
 
 def quantise_groups(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -83,28 +76,43 @@ def multiply_blocks(
     bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Multiply x [..., K] by a weight [N, K] in e4m3 with scales [N / 128, K / 128]: [..., N]."""
-    numbers, own = quantise_groups(x)
     if weight.is_cuda:
-        out = _scaled_mm(numbers.reshape(-1, x.shape[-1]), own.flatten(0, -2), weight, scales)
-        out = out.view(*x.shape[:-1], -1)
+        rows = x.flatten(0, -2)
+        out = scaled_product(*quantise_groups(in_fours(rows)), weight, scales)
+        out = out[: len(rows)].view(*x.shape[:-1], -1)
     else:
-        out = functional.linear(widened_groups(numbers, own), widened(weight, scales))
+        out = functional.linear(widened_groups(*quantise_groups(x)), widened(weight, scales))
     if bias is not None:
         out = out + bias
     return out.to(x.dtype)
 
 
-def _scaled_mm(
+def in_fours(rows: torch.Tensor) -> torch.Tensor:
+    """Rows [T, K], and as many of zeros behind them that there is a multiple of four.
+
+    The library reads the scales of activations row by row from addresses that are multiples of 16.
+    """
+    return functional.pad(rows, (0, 0, 0, -len(rows) % _FOURS))
+
+
+def scaled_product(
     rows: torch.Tensor, own: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor
 ) -> torch.Tensor:
-    """rows: [T, K], own: [T, K / 128], which the library wants by columns -> [T, N] in bfloat16."""
+    """The library's product of e4m3 by blocks, in bfloat16 [T, N].
+
+    Args:
+        rows, own: [T, K] and their scales [T, K / 128], which the library wants by columns.
+        weight, scales: [N, K] and [N / 128, K / 128], of which the library wants each row of
+            scales to take room for a multiple of four.
+    """
     kinds = functional.ScalingType
+    more = -scales.shape[1] % _FOURS
     return functional.scaled_mm(
         rows,
         weight.t(),
         own.t().contiguous().t(),
         kinds.BlockWise1x128,
-        scales.t(),
+        (functional.pad(scales, (0, more)) if more else scales).t(),
         kinds.BlockWise128x128,
         output_dtype=torch.bfloat16,
     )

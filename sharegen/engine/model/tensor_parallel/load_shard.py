@@ -16,10 +16,9 @@ from sharegen.engine.model.checkpoint.weights import (
     tell,
     without_quantization,
 )
-from sharegen.engine.model.fp8.blocks import SWITCH, are_wanted
 from sharegen.engine.model.fp8.loading import install_on_meta
 from sharegen.engine.model.fp8.quantising import check, places
-from sharegen.engine.model.fp8.stored_fp8 import StoredFP8
+from sharegen.engine.model.fp8.stored_fp8 import SWITCH, StoredFP8, blocks_are_wanted
 from sharegen.engine.model.probe import IMPLEMENTATION as PROBE
 from sharegen.engine.model.probe import probe
 from sharegen.engine.model.rope import hold_frequencies
@@ -60,10 +59,10 @@ def load_shard(
     plan = plan_shards(whole, source.name, ranks.size)
     own = stored if isinstance(stored, StoredFP8) else None
     form = None if isinstance(stored, StoredFP8) else stored
-    if quantization is None and isinstance(form, FP8Blocks) and are_wanted():
+    if quantization is None and isinstance(form, FP8Blocks) and blocks_are_wanted():
         raise ModelError(
             f"model {source.name}: {form} are not multiplied as they are stored on several GPUs: "
-            f"leave {SWITCH} out, or --tensor-parallel-size at 1"
+            f"set {SWITCH} to 0, or leave --tensor-parallel-size at 1"
         )
     has_fp8 = quantization is not None or own is not None
     found = places_of_shards(whole, plan, source.name, own) if has_fp8 else []

@@ -14,15 +14,17 @@ from torch.nn import functional
 from sharegen.engine.model.fingerprint import fingerprint_of_place
 from sharegen.engine.model.fp8.blocks import (
     BLOCK,
-    SWITCH,
     FP8BlockLinear,
+    in_fours,
     multiply_block_groups,
     multiply_blocks,
     quantise_groups,
+    scaled_product,
     widened,
     widened_groups,
 )
 from sharegen.engine.model.fp8.products import E4M3
+from sharegen.engine.model.fp8.stored_fp8 import SWITCH
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.errors import ModelError
@@ -63,6 +65,31 @@ def test_the_product_is_that_of_the_numbers_block_by_block() -> None:
     bias = torch.randn(200)
     layer = FP8BlockLinear(weight, scales, bias)
     torch.testing.assert_close(layer(x[None])[0], expected + bias, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize(("count", "inputs"), [(8, 512), (8, 256), (7, 1408), (1, 128), (5, 640)])
+def test_the_library_takes_the_layouts_of_any_number_of_rows_and_blocks(
+    count: int, inputs: int
+) -> None:
+    """It looks at shapes and strides of tensors without numbers, too, as a GPU's product does."""
+    weight = torch.empty(384, inputs, dtype=E4M3, device="meta")
+    scales = torch.empty(3, inputs // BLOCK, device="meta")
+    rows = in_fours(torch.empty(count, inputs, dtype=torch.bfloat16, device="meta"))
+    assert len(rows) % 4 == 0 and 0 <= len(rows) - count < 4
+    numbers = torch.empty(rows.shape, dtype=E4M3, device="meta")
+    own = torch.empty(len(rows), inputs // BLOCK, device="meta")
+    found = scaled_product(numbers, own, weight, scales)
+    assert found.shape == (len(rows), 384) and found.dtype is torch.bfloat16
+
+
+def test_rows_of_zeros_behind_others_change_nothing() -> None:
+    rows = torch.randn(6, 256)
+    numbers, scales = quantise_groups(rows)
+    more, scales_of_more = quantise_groups(in_fours(rows))
+    assert torch.equal(more[:6].float(), numbers.float()) and torch.equal(
+        scales_of_more[:6], scales
+    )
+    assert more[6:].float().eq(0).all() and scales_of_more.isfinite().all()
 
 
 def test_experts_without_tokens_have_no_part() -> None:
