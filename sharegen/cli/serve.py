@@ -188,6 +188,19 @@ class ServeOptions(_Keys):  # type: ignore[valid-type, misc]  # made of declarat
         _batches("--max-batches", "Batches that are not finished.", "N", default="64", min=1),
     ] = 64
 
+    weights_folder: Annotated[
+        Path | None,
+        option(
+            "Training",
+            "--weights-folder",
+            "Let a trainer pause the server, and change its weights to those of a folder below "
+            "this one.",
+            "FOLDER",
+            default="none: nobody may",
+            parser=parse_path,
+        ),
+    ] = None
+
 
 @with_options
 def serve(options: ServeOptions) -> None:
@@ -233,7 +246,10 @@ def serve(options: ServeOptions) -> None:
     address = Address(options.host, options.port, options.api_key, options.insecure)
     configuration = resolve("batch", flags=values, has_rows=False)
     names = _names(options.name, values["model"])
-    run(configuration, address, limits, names, _ready, options.batch_folder)
+    run(
+        configuration, address, limits, names, _ready, options.batch_folder,
+        options.weights_folder,
+    )  # fmt: skip
 
 
 def _names(name: str | None, model: str) -> tuple[str, ...]:

@@ -44,6 +44,7 @@ from sharegen.engine.loop.starting import (
 )
 from sharegen.engine.model.lent.watching import Look
 from sharegen.engine.model.loaded import LoadedModel, on
+from sharegen.engine.model.new_weights import NewWeights
 from sharegen.engine.model.offloading import move_weights
 from sharegen.engine.prepared import OtherRanks, Prepared, Start
 from sharegen.engine.schedule.step import Step
@@ -400,6 +401,17 @@ class Engine:
             self.reset_prefix_cache()  # raises while a job runs, before the change is noted
             self._look()
             self.model.refresh()
+
+    def take_weights(self, new: NewWeights) -> None:
+        """Compute with another checkpoint's weights from now on, between two jobs.
+
+        new: read for this engine's model. Raises UsageError while a job runs, or the engine sleeps.
+        """
+        self._need_awake()
+        self.reset_prefix_cache()
+        with on(self.model.device):
+            new.put()
+        self.weights_changed()
 
     def sleep(self) -> None:
         """Give back the memory of KV cache, states, swap space and CUDA graphs, between two jobs.

@@ -171,7 +171,7 @@ class Api:
 
     async def _whole(self, request: Request, answer: Answer, ticket: Ticket) -> dict[str, Any]:
         """The answer when all of it is there. Raises Refusal, or ClientDisconnect."""
-        gone = asyncio.ensure_future(_disconnect(request))
+        gone = asyncio.ensure_future(disconnected(request))
         try:
             while not answer.is_whole:
                 answer.add((await _next(ticket, gone)).finished)
@@ -185,7 +185,7 @@ class Api:
 
     async def _stream(self, request: Request, answer: Answer, ticket: Ticket) -> Response:
         """The answer from its first token on: what is wrong before it is no stream."""
-        gone = asyncio.ensure_future(_disconnect(request))
+        gone = asyncio.ensure_future(disconnected(request))
         try:
             first = await _next(ticket, gone)
         except BaseException:
@@ -249,10 +249,19 @@ async def _next(ticket: Ticket, gone: asyncio.Future[None]) -> News:
     return news
 
 
-async def _disconnect(request: Request) -> None:
+async def disconnected(request: Request) -> None:
     """Wait until the client has gone; all of its body was read."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+def refusing(paths: Sequence[str], refusal: Refusal) -> list[BaseRoute]:
+    """Paths that are there only where the server was started so."""
+
+    async def refuse(request: Request) -> Response:
+        raise refusal
+
+    return [Route(path, refuse, methods=["GET", "POST", "DELETE"]) for path in paths]
 
 
 def _failure(news: News) -> Refusal:

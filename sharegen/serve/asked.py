@@ -115,7 +115,7 @@ class Reader:
     def read(self, endpoint: Endpoint, body: bytes) -> Asked:
         """What a body asks. Raises Refusal."""
         try:
-            return self._read(endpoint, _values(body))
+            return self._read(endpoint, values_of(body))
         except Refused as error:
             raise _refusal(error.fault) from None
         except (ModelError, RequestError, UsageError) as error:
@@ -279,7 +279,7 @@ def _refusal(fault: Fault) -> Refusal:
     return Refusal(400, fault.message, fault.param, fault.code)
 
 
-def _values(body: bytes) -> dict[str, Any]:
+def values_of(body: bytes) -> dict[str, Any]:
     """The object of a body. Raises Refused."""
     if not body.strip():
         raise Refused("the request has no body: a JSON object is expected")

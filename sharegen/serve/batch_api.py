@@ -12,15 +12,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from sharegen.common import json_values
-from sharegen.common.json_values import JsonError
+from sharegen.serve.asked import values_of
 from sharegen.serve.batch_runner import BatchRunner
 from sharegen.serve.bodies import Bodies
 from sharegen.serve.faults import Refusal
 from sharegen.serve.file_store import FileStore
 from sharegen.serve.limits import Limits
 from sharegen.serve.uploads import Uploads
-from sharegen.workload.request_body import refused
+from sharegen.workload.request_body import Refused, refused
 
 _Label = Annotated[str, Field(max_length=64)]
 _Words = Annotated[str, Field(max_length=512)]
@@ -35,6 +34,15 @@ class _Asked(BaseModel):
     endpoint: Literal["/v1/chat/completions", "/v1/completions"]
     completion_window: Literal["24h"]
     metadata: Annotated[dict[_Label, _Words], Field(max_length=16)] | None = None
+
+
+PATHS = ("/v1/files", "/v1/files/{rest:path}", "/v1/batches", "/v1/batches/{rest:path}")
+
+NOT_SERVED = Refusal(
+    404,
+    "this server keeps no files: start it with --batch-folder FOLDER to ask it batches",
+    code="batches_not_served",
+)
 
 
 class BatchApi:
@@ -121,29 +129,12 @@ class BatchApi:
             raise _full(error) from None
 
 
-def without_batches() -> list[BaseRoute]:
-    """What a server answers that keeps no files."""
-
-    async def refuse(request: Request) -> Response:
-        raise Refusal(
-            404,
-            "this server keeps no files: start it with --batch-folder FOLDER to ask it batches",
-            code="batches_not_served",
-        )
-
-    methods = ["GET", "POST", "DELETE"]
-    paths = ("/v1/files", "/v1/files/{rest:path}", "/v1/batches", "/v1/batches/{rest:path}")
-    return [Route(path, refuse, methods=methods) for path in paths]
-
-
 def _asked(body: bytes) -> _Asked:
     """What asks for a batch. Raises Refusal."""
     try:
-        values = json_values.parse(body)
-    except JsonError as error:
-        raise Refusal(400, f"the body is not JSON: {error}", code="invalid_json") from None
-    if not isinstance(values, dict):
-        raise Refusal(400, "the body is no JSON object")
+        values = values_of(body)
+    except Refused as error:
+        raise Refusal(400, str(error), code=error.fault.code) from None
     given = {name: value for name, value in values.items() if value is not None}
     if "output_expires_after" in given:
         raise Refusal(

@@ -11,10 +11,15 @@ import gc
 import queue
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from functools import partial
 from itertools import count
+from typing import Any, Literal, get_args
 
 from sharegen.engine.parallel.dispatcher import Dispatcher, Happened
 from sharegen.errors import SharegenError
+from sharegen.serve.faults import Refusal
+from sharegen.serve.orders import Order, Orders
 from sharegen.serve.ticket import Grown, News, Ticket
 
 _COLLECTIONS = (100_000, 50, 100)
@@ -23,6 +28,11 @@ some among 1,000 that wait took a third of the time of all that this process did
 
 _SWITCH = 0.0005
 """Seconds that a thread keeps Python to itself: news wait little for bodies and answers."""
+
+PauseMode = Literal["keep", "wait", "abort"]
+"""What becomes of what runs at a pause, in vLLM's words."""
+
+PAUSE_MODES: tuple[PauseMode, ...] = get_args(PauseMode)
 
 Tell = Callable[[list[tuple[Ticket, News]]], None]
 """Hands news to the thread that listens."""
@@ -43,6 +53,9 @@ class EngineLoop:
         self._come: queue.SimpleQueue[tuple[Ticket, bool]] = queue.SimpleQueue()
         self._is_told = False  # that something has come since this thread last looked
         self._tickets: dict[int, Ticket] = {}  # by the keys of their requests
+        self._orders = Orders()
+        self._at_door: list[Ticket] = []  # while nothing is admitted
+        self.is_paused = False
 
     def submit(self, ticket: Ticket) -> None:
         """From any thread: a ticket is sent to an engine."""
@@ -59,6 +72,68 @@ class EngineLoop:
         if not self._is_told:
             self._is_told = True
             self.engines.wake()
+
+    # -- what whoever trains the model orders -----------------------------------------------------
+
+    def pause(self, mode: PauseMode) -> Future[None]:
+        """From any thread: admit nothing new. What runs is held, waited for, or ended."""
+        if mode == "wait":
+            self.resume()  # what an earlier pause holds
+            return self._order(Order(self._close_door, self._is_idle))
+        return self._order(Order(self._hold if mode == "keep" else self._end_running))
+
+    def resume(self) -> Future[None]:
+        """From any thread: go on."""
+        return self._order(Order(self._go_on))
+
+    def change_weights(self, folder: str) -> Future[str]:
+        """From any thread: let what runs finish, and then all engines change their weights.
+
+        Nothing is admitted meanwhile. The result is the model's new fingerprint; errors are those
+        of `Dispatcher.change_weights`, and Refusal where what runs is held.
+        """
+        may = Order(partial(self._change, folder), lambda: self.is_paused or self._is_idle())
+        return self._order(may)
+
+    def _order(self, order: Order) -> Future[Any]:
+        self._orders.put(order)
+        self.engines.wake()
+        if self._over is not None:
+            self._orders.fail(Refusal(503, self._over))
+        return order.done
+
+    def _is_idle(self) -> bool:
+        return not self.engines.has_work
+
+    def _hold(self) -> None:
+        self.is_paused = True
+        self.engines.hold(True)
+
+    def _close_door(self) -> None:
+        self.is_paused = True
+
+    def _end_running(self) -> None:
+        self.is_paused = True
+        news: dict[Ticket, News] = {}
+        for key in list(self._tickets):
+            self._fail(key, "the server was paused, and what ran has ended: ask again", True, news)
+        self.tell(list(news.items()))
+
+    def _go_on(self) -> None:
+        self.is_paused = False
+        self.engines.hold(False)
+
+    def _change(self, folder: str) -> str:
+        if self.engines.has_work:
+            raise Refusal(
+                409,
+                "what runs is held by /pause, and began with the weights as they are: /resume, or "
+                "/pause?mode=abort, first",
+                code="requests_held",
+            )
+        return self.engines.change_weights(folder)
+
+    # -- how it ends ------------------------------------------------------------------------------
 
     def end(self) -> None:
         """From any thread: end when nothing is left."""
@@ -77,9 +152,13 @@ class EngineLoop:
         try:
             with _for_serving():
                 while not self._drops and (
-                    not self.ends or self.engines.has_work or not self._come.empty()
+                    not self.ends
+                    or self.engines.has_work
+                    or self._at_door
+                    or not self._come.empty()
                 ):
                     self._take_in()
+                    self._orders.obey()
                     self._tell(self.engines.step())
         except BaseException as error:
             why = (
@@ -98,11 +177,14 @@ class EngineLoop:
         self._is_told = False
         found = list(self._waiting())
         gone = {id(ticket) for ticket, comes in found if not comes}
-        new = [ticket for ticket, comes in found if comes and id(ticket) not in gone]
+        come = [*self._at_door, *(ticket for ticket, comes in found if comes)]
+        new = [ticket for ticket in come if id(ticket) not in gone]
         for ticket, comes in found:
             if not comes:
                 self._cancel(ticket)
-        if not new:
+        is_closed = self.is_paused or self._orders.wait
+        self._at_door = new if is_closed else []
+        if is_closed or not new:
             return
         for ticket in new:
             self._tickets.update((request.key, ticket) for request in ticket.requests)
@@ -157,6 +239,9 @@ class EngineLoop:
         left = set(self._tickets.values())
         self._tickets.clear()
         left |= {ticket for ticket, comes in self._waiting() if comes}
+        left |= set(self._at_door)
+        self._at_door = []
+        self._orders.fail(Refusal(503, why))
         self.tell([(ticket, News(error=why, is_ours=True)) for ticket in left])
 
 

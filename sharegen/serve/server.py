@@ -25,14 +25,15 @@ from sharegen.errors import SharegenError, UsageError
 from sharegen.job.engines import setting_of
 from sharegen.job.imports import on_cpu
 from sharegen.job.machine import tokenizer_of
-from sharegen.serve.api import Api
+from sharegen.serve import batch_api, training_api
+from sharegen.serve.api import Api, refusing
 from sharegen.serve.asked import Reader
-from sharegen.serve.batch_api import BatchApi, without_batches
 from sharegen.serve.batch_runner import BatchRunner
 from sharegen.serve.engine_loop import EngineLoop
 from sharegen.serve.file_store import FileStore
 from sharegen.serve.limits import Limits
 from sharegen.serve.listening import Listener, bound, is_local
+from sharegen.serve.training_api import TrainingApi
 from sharegen.workload import chat
 from sharegen.workload.configuration import Configuration
 
@@ -67,7 +68,8 @@ class Server:
     """Engines, and an endpoint that asks them.
 
     names: what clients call the model, the first its own. sock: where to listen, bound already.
-    store: of files and batches, if there are to be any.
+    store: of files and batches, if there are to be any. weights_folder: below which a trainer has
+    new weights, if one may change them.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class Server:
         limits: Limits,
         sock: socket,
         store: FileStore | None = None,
+        weights_folder: Path | None = None,
     ) -> None:
         self.loop = EngineLoop(engines, configuration.sampling.seed)
         self.grace = limits.grace
@@ -91,13 +94,18 @@ class Server:
         )  # fmt: skip
         self.batches: BatchRunner | None = None
         if store is None:
-            self.api.add(without_batches())
+            self.api.add(refusing(batch_api.PATHS, batch_api.NOT_SERVED))
         else:
             self.batches = BatchRunner(
                 store, reader, self.loop, self.api.submit,
                 lambda: reader.settings(self.api.fingerprint), limits,
             )  # fmt: skip
-            self.api.add(BatchApi(store, self.batches, self.api.bodies, limits).routes)
+            self.api.add(batch_api.BatchApi(store, self.batches, self.api.bodies, limits).routes)
+        if weights_folder is None:
+            self.api.add(refusing(training_api.PATHS, training_api.NOT_SERVED))
+        else:
+            trainer = TrainingApi(weights_folder, self.loop, self.api, self.batches)
+            self.api.add(trainer.routes)
         beside = None if self.batches is None else self.batches.run
         self.listener = Listener(self.api.app, sock, limits, beside)
         self.loop.tell = self._tell
@@ -120,6 +128,7 @@ class Server:
     def end(self) -> None:
         """From any thread: take nothing more, and end when all is answered or the grace is over."""
         self.api.ends = True
+        self.loop.resume()  # so that what is held can finish
         self._end_listening()
         threading.Thread(target=self._wait, daemon=True).start()
 
@@ -150,15 +159,19 @@ def serve(
     names: tuple[str, ...],
     ready: Callable[[str, str], None],
     batch_folder: Path | None = None,
+    weights_folder: Path | None = None,
 ) -> None:
     """Answer requests until a signal ends it.
 
-    batch_folder: where files and batches are kept, if there are to be any.
+    batch_folder: where files and batches are kept, if there are to be any. weights_folder: below
+    which a trainer has new weights, if one may pause the server and change them.
     ready: called with the model's name and the base URL when requests are answered.
 
     Raises UsageError for what cannot be, and what the engine dies of.
     """
     address.check()
+    if weights_folder is not None and not weights_folder.is_dir():
+        raise UsageError(f"--weights-folder {weights_folder}: is no folder: make it first")
     _refuse_what_is_not_served(configuration)
     sock = bound(address.host, address.port, limits)
     with closing(sock), _opened(batch_folder, limits) as store, closing(ForkServer()) as copied:
@@ -167,7 +180,10 @@ def serve(
         confined.prepare(chat.render)
         tokenizer = tokenizer_of(configuration)
         with closing(_open(configuration, tokenizer, copied)) as engines:
-            server = Server(engines, tokenizer, configuration, names, address, limits, sock, store)
+            server = Server(
+                engines, tokenizer, configuration, names, address, limits, sock, store,
+                weights_folder,
+            )  # fmt: skip
             with _Signals(server):
                 ready(names[0], _url(address.host, sock))
                 server.run()

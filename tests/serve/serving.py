@@ -87,6 +87,7 @@ def serving(
     key: str | None = None,
     kinds: Sequence[type[EngineProcess]] = (Forked,),
     batch_folder: Path | None = None,
+    weights_folder: Path | None = None,
 ) -> Iterator[Served]:
     """A server of the model in a folder, which ends with the block. kinds: of its engines."""
     limits = limits or Limits(grace=5)
@@ -100,7 +101,9 @@ def serving(
     engines.gather()
     sock = bound(address.host, address.port, limits)
     store = None if batch_folder is None else FileStore(batch_folder, limits)
-    server = Server(engines, tokenizer, configuration, (NAME,), address, limits, sock, store)
+    server = Server(
+        engines, tokenizer, configuration, (NAME,), address, limits, sock, store, weights_folder
+    )
     died: list[BaseException] = []
 
     def run() -> None:

@@ -246,6 +246,7 @@ def choices(lines: list[Any]) -> dict[str, list[str]]:
     }
 
 
+@pytest.mark.slow
 def test_another_model_does_not_go_on(folder: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     with serving(folder, Limits(grace=0.1), batch_folder=kept) as served:

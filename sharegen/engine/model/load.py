@@ -313,7 +313,7 @@ def _prepare(module: PreTrainedModel, name: str, fingerprint: str) -> LoadedMode
             config=module.config,
             layers=layers,
             mixers=recording.mixers,
-            eos_token_ids=_eos_token_ids(module),
+            eos_token_ids=eos_token_ids(module),
             vocab_size=vocab_size,
             dtype=recording.dtype or module.dtype,
             device=embedding_weight(module).device,
@@ -336,7 +336,7 @@ def _prepare(module: PreTrainedModel, name: str, fingerprint: str) -> LoadedMode
     return loaded
 
 
-def _eos_token_ids(module: PreTrainedModel) -> tuple[int, ...]:
+def eos_token_ids(module: PreTrainedModel) -> tuple[int, ...]:
     """Read the end tokens from the generation config, else the config; a number or a list of them.
 
     Raises ModelError for what is no token's id.

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sharegen.engine.core.lengths import Lengths
 from sharegen.engine.core.request import Completion, Request
 from sharegen.engine.parallel.driver import Driver
 from sharegen.engine.parallel.launch import Processes
-from sharegen.engine.parallel.messages import Begin, Cancel, End, Finished, Growth, Setting, Work
+from sharegen.engine.parallel.messages import (
+    Begin,
+    Cancel,
+    DropWeights,
+    End,
+    Finished,
+    Growth,
+    Hold,
+    Obeyed,
+    ReadWeights,
+    Setting,
+    TakeWeights,
+    Work,
+)
 from sharegen.engine.parallel.routing import Routed, Routing
 from sharegen.engine.parallel.workplace import Worker
 from sharegen.errors import SharegenError, UsageError
@@ -37,6 +50,7 @@ class Dispatcher(Driver):
         self._processes = Processes() if workplace is None else workplace
         self._routing: Routing[Worker] = Routing(settings[0].config.block_size)
         self._happened = Happened()
+        self._obeyed: dict[Worker, Obeyed] = {}
         super().__init__(settings, self._processes)
 
     @property
@@ -77,6 +91,41 @@ class Dispatcher(Driver):
             streams = {each.request.key for each in some if each.streams}
             self._send(worker, Work([each.rest() for each in some], streams))
 
+    def hold(self, is_held: bool) -> None:
+        """Let every engine begin no step, or go on."""
+        self._say_to_all(Hold(is_held))
+
+    def change_weights(self, folder: str) -> str:
+        """Let all engines compute with the weights in a folder, or none, between two requests.
+
+        Returns the model's new fingerprint. Raises ModelError, by what differs, where they do not
+        fit; nothing has changed then.
+        """
+        assert self._busy and not self.has_work, "it is idle between begin and end"
+        self.gather()
+        said = self._say_to_all(ReadWeights(folder))
+        error = next((each.error for each in said if each.error is not None), None)
+        if error is not None:
+            self._say_to_all(DropWeights())
+            raise error
+        self.end()
+        said = self._say_to_all(TakeWeights())
+        self.begin(self._seed)
+        self.ready = replace(self.ready, fingerprint=said[0].fingerprint)
+        return said[0].fingerprint
+
+    def _say_to_all(self, message: object) -> list[Obeyed]:
+        """Tell every engine, and wait until each has done it, or is gone.
+
+        Raises what the last one died of.
+        """
+        self._obeyed = {}
+        for worker in list(self._ready):
+            self._send(worker, message)
+        while not self._ready or not self._ready.keys() <= self._obeyed.keys():
+            self._listen()
+        return [self._obeyed[worker] for worker in self._ready]
+
     @property
     def has_work(self) -> bool:
         """Whether something has come that is not answered."""
@@ -107,6 +156,12 @@ class Dispatcher(Driver):
         return gone
 
     # -- what workers say -------------------------------------------------------------------------
+
+    def _hear(self, worker: Worker, message: object) -> None:
+        if isinstance(message, Obeyed):
+            self._obeyed[worker] = message
+        else:
+            super()._hear(worker, message)
 
     def _join(self, worker: Worker) -> None:
         waiting = self._routing.join(worker, self._ready[worker].stats.blocks_total)

@@ -122,6 +122,30 @@ class Forget:
 
 
 @dataclass(frozen=True)
+class Hold:
+    """Begin no step until the next of these says otherwise; what runs stays where it is."""
+
+    is_held: bool
+
+
+@dataclass(frozen=True)
+class ReadWeights:
+    """Read another checkpoint's weights, and see whether they fit the model."""
+
+    folder: str
+
+
+@dataclass(frozen=True)
+class TakeWeights:
+    """Between two jobs: the weights that were read take the place of the model's."""
+
+
+@dataclass(frozen=True)
+class DropWeights:
+    """The weights that were read are not wanted."""
+
+
+@dataclass(frozen=True)
 class End:
     """The job is over: whatever is not finished is dropped."""
 
@@ -172,6 +196,17 @@ class Checked:
     """What `Check` asked: for each request an error, or None."""
 
     errors: Sequence[SharegenError | None]
+
+
+@dataclass(frozen=True)
+class Obeyed:
+    """What was said last of holding, and of weights, is done; or why it was not.
+
+    fingerprint: of the model as it is now.
+    """
+
+    fingerprint: str
+    error: SharegenError | None = None
 
 
 class CompletionMessage(NamedTuple):

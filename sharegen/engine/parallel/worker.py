@@ -15,6 +15,7 @@ from sharegen.common.start_clock import START
 from sharegen.engine.core.request import Completion
 from sharegen.engine.execute.process import short_collections
 from sharegen.engine.model.checkpoint.source import resolve_device
+from sharegen.engine.model.new_weights import NewWeights
 from sharegen.engine.parallel.arrivals import TOGETHER_SECONDS, Arrivals
 from sharegen.engine.parallel.line import Line
 from sharegen.engine.parallel.messages import (
@@ -23,14 +24,19 @@ from sharegen.engine.parallel.messages import (
     Check,
     Checked,
     CompletionMessage,
+    DropWeights,
     End,
     Failed,
     Finished,
     Forget,
     Growth,
+    Hold,
+    Obeyed,
+    ReadWeights,
     Ready,
     Require,
     Setting,
+    TakeWeights,
     Warned,
     Work,
     WorkersError,
@@ -75,6 +81,8 @@ class _Worker:
         self.line = line
         self.job = 0
         self.arrivals: Arrivals | None = None  # of a job to which requests come
+        self.is_held = False
+        self.new_weights: NewWeights | None = None
         self.reported = time.monotonic()
         line.say(
             Ready(
@@ -105,7 +113,7 @@ class _Worker:
         """Take all that has come. Where nothing is to do, wait for it; and then, of requests that
         arrive, a moment for what comes with the first."""
         was_idle = not self._has_work
-        while not self._has_work or self.line.has_mail:
+        while self.is_held or not self._has_work or self.line.has_mail:
             self._take()
             if was_idle and self.arrivals is not None and self.arrivals.wait:
                 was_idle = False
@@ -137,6 +145,34 @@ class _Worker:
                 self.arrivals = None
             case Forget():
                 self.engine.reset_prefix_cache()
+            case Hold(is_held):
+                self.is_held = is_held
+                self._obeyed()
+            case ReadWeights(folder):
+                self._obeyed(self._read_weights(folder))
+            case TakeWeights():
+                assert self.new_weights is not None
+                self.engine.take_weights(self.new_weights)
+                self.new_weights = None
+                self._obeyed()
+            case DropWeights():
+                self.new_weights = None
+                self._obeyed()
+
+    def _read_weights(self, folder: str) -> SharegenError | None:
+        """Read them; why they are none for this model, if so."""
+        try:
+            self.new_weights = NewWeights(self.engine.model, folder)
+        except SharegenError as error:
+            return error
+        except (RuntimeError, MemoryError) as error:  # torch's own: no memory on the host
+            return ModelError(
+                f"{folder}: cannot be read: {next(iter(str(error).splitlines()), '')}"
+            )
+        return None
+
+    def _obeyed(self, error: SharegenError | None = None) -> None:
+        self.line.say(Obeyed(self.engine.model.fingerprint, error))
 
     def _report(self, completions: Sequence[Completion]) -> None:
         now = time.monotonic()

@@ -55,6 +55,12 @@ class Weights:
             for name, weight in owner._parameters.items()
             if weight is not None
         ]
+        self._paths = [
+            ".".join(filter(None, (path, name)))
+            for path, owner in module.named_modules()
+            for name, weight in owner._parameters.items()
+            if weight is not None
+        ]
         self._parts = list(module.modules()) if is_lent else None
         self._with_adapters = [part for part in module.modules() if hasattr(part, _MERGED)]
         self.moved: str | None = None
@@ -62,6 +68,15 @@ class Weights:
         self._changes: list[Any] = []
         self._some: list[torch.Tensor] = []  # views of a few numbers, where the weights lie
         self._numbers: list[torch.Tensor] = []  # copies of these at the last look
+
+    def by_name(self) -> dict[str, nn.Parameter]:
+        """The weights, by the names that a checkpoint has for them, wherever they lie now."""
+        found = (owner._parameters.get(name) for owner, name, _ in self._places)
+        return {
+            path: weight
+            for path, weight in zip(self._paths, found, strict=True)
+            if weight is not None
+        }
 
     def look(self) -> Look:
         """What has become of them since the last look.
@@ -134,8 +149,9 @@ class Weights:
             )
 
     def _path(self, owner: nn.Module, name: str) -> str:
-        paths = (path for path, part in self._module.named_modules() if part is owner)
-        return ".".join(filter(None, [next(paths, type(owner).__name__), name]))
+        """What a checkpoint calls a weight, also where its module is no part of the model now."""
+        places = zip(self._paths, self._places, strict=True)
+        return next(path for path, (of, own, _) in places if of is owner and own == name)
 
 
 def _adapters(part: Any) -> tuple[Any, ...]:
