@@ -96,6 +96,11 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_sessionfinish() -> None:
+    """Or pytest and Python look through all that is there as they end, six times, a second each."""
+    gc.freeze()
+
+
 def turn_of(item: pytest.Item) -> int:
     """Days in which each case of a test runs once."""
     mark = item.get_closest_marker("turn")
@@ -119,6 +124,20 @@ def uncovered(monkeypatch: pytest.MonkeyPatch) -> None:
     leaves that locked, and all threads wait for it for ever.
     """
     monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
+
+
+@pytest.fixture
+def brief_collections(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Collections look at what the test makes alone, whatever engines freeze and thaw.
+
+    For tests that ask for many: beside all that was imported before, each would take a second.
+    """
+    gc.freeze()
+    with monkeypatch.context() as patch:
+        patch.setattr(gc, "freeze", lambda: None)
+        patch.setattr(gc, "unfreeze", lambda: None)
+        yield
+    gc.unfreeze()
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from sharegen.errors import CapacityError, ModelError, UsageError, WeightsMovedE
 from tests.engine.tiny_models import make_tiny
 from tests.engine.tokenizers_for_tests import byte_level
 
+pytestmark = pytest.mark.usefixtures("brief_collections")  # engines that sleep ask for them
 NEEDS_HYBRIDS = pytest.mark.skipif(not HANDS_STATES_OVER, reason="transformers 5.23 or later")
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 PROMPT = list(range(5, 45))

@@ -150,6 +150,7 @@ def test_parts_of_a_step() -> None:
     assert by_part(kernels, 3) is None
 
 
+@pytest.mark.turn(4)
 def test_parts_of_a_step_on_a_cpu(shape: str) -> None:
     """Operators' own times, and what no operator took."""
     result = decode(shape, "40,20,3,4,40", device="cpu", dtype="float32", ceiling=False)

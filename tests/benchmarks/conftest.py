@@ -1,3 +1,3 @@
 """As for `sharegen bench`."""
 
-from tests.bench.conftest import brief_collections  # noqa: F401
+from tests.bench.conftest import between_engines  # noqa: F401

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.measurement import Measurement
-from benchmarks.serve_load import Load, serve_load
 
 
 @pytest.mark.slow
 def test_a_load_by_both_clients_and_its_yardstick() -> None:
+    from benchmarks.serve_load import Load, serve_load  # with clients that take a second
+
     load = Load("tinymath", 4, 4, 2, 2, "raw")
     *told, row = serve_load(load, [2], [1], [50.0], ["--device=cpu"], "abcdef1")
     first, second, *_, call = told

@@ -317,10 +317,14 @@ _REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 }
 # fmt: on
 
+_OTHERWISE_BEFORE = {"inkling", "qwen4_exp"}
+"""Their code in transformers was another before it handed states over (5.23)."""
+
 REFUSED = {
     name: line
     for name, line in _REFUSED.items()
-    if line[0] in CONFIG_MAPPING and (HANDS_STATES_OVER or line[2] != _OWN_CACHE)
+    if line[0] in CONFIG_MAPPING
+    and (HANDS_STATES_OVER or (line[2] != _OWN_CACHE and name not in _OTHERWISE_BEFORE))
 }
 """Architectures that the engine refuses, and the reason that it must name."""
 

@@ -16,6 +16,7 @@ from tests.trl.trainers import Kept, grpo
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="needs trl"),
+    pytest.mark.usefixtures("brief_collections"),  # trainers ask for them
     pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning"),
 ]
 

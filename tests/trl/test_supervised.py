@@ -16,6 +16,7 @@ BUNDLED = Path(__file__).parents[2] / "recipes" / "tinymath" / "model"
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="needs trl"),
+    pytest.mark.usefixtures("brief_collections"),  # trainers ask for them
     pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning"),
 ]
 
