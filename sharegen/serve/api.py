@@ -68,7 +68,7 @@ class Api:
         self._tokenizer, self._spell = tokenizer, spell
         self._created = int(time.time())
         self.bodies = Bodies(limits)
-        self._read = ReadBodies()
+        self._read = ReadBodies(self._begin_to_read)
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="sharegen-read")
         self._reading_large = ThreadPoolExecutor(1, thread_name_prefix="sharegen-read-large")
         guard = Middleware(
@@ -152,14 +152,12 @@ class Api:
 
     async def _asked(self, endpoint: Endpoint, request: Request) -> Asked:
         async with self.bodies.of(request) as body:
-            known = self._read.get(endpoint, body)
-            if known is not None:
-                return known
-            by = self._reading if len(body) <= _LARGE else self._reading_large
-            reading = asyncio.get_running_loop().run_in_executor
-            asked = await reading(by, self._reader.read, endpoint, body)
-            self._read.remember(body, asked)
-            return asked
+            return await self._read.read(endpoint, body)
+
+    def _begin_to_read(self, endpoint: Endpoint, body: bytes) -> asyncio.Future[Asked]:
+        by = self._reading if len(body) <= _LARGE else self._reading_large
+        loop = asyncio.get_running_loop()
+        return loop.run_in_executor(by, self._reader.read, endpoint, body)
 
     def submit(self, asked: Asked, requests: Sequence[EngineRequest]) -> tuple[Answer, Ticket]:
         """Send requests to the engines; the ticket tells what comes of them, the answer adds up."""

@@ -1,8 +1,13 @@
-"""What bodies asked that came before: the same one, as groups of samples send it, is read once."""
+"""What bodies ask: equal ones, as groups of samples send them, are read once.
+
+Those that come while the first is being read wait for it; those that come later find it.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
 
 from sharegen.results.export.openai import Endpoint
 from sharegen.serve.asked import Asked
@@ -13,25 +18,43 @@ _MOST = 4 << 20
 _LARGEST = 64 << 10
 """Bytes of a body that is remembered: longer ones would leave room for few."""
 
+_Name = tuple[Endpoint, bytes]
+
 
 class ReadBodies:
-    """What was read of bodies, for the thread that listens alone."""
+    """What was read of bodies, for the thread that listens alone.
 
-    def __init__(self) -> None:
-        self._known: OrderedDict[tuple[Endpoint, bytes], Asked] = OrderedDict()
+    begin: begins to read a body, in another thread.
+    """
+
+    def __init__(self, begin: Callable[[Endpoint, bytes], asyncio.Future[Asked]]) -> None:
+        self._begin = begin
+        self._known: OrderedDict[_Name, Asked] = OrderedDict()
         self._held = 0
+        self._reading: dict[_Name, asyncio.Future[Asked]] = {}
 
-    def get(self, endpoint: Endpoint, body: bytes) -> Asked | None:
-        """What it asked when it came before; None where that is not remembered."""
-        found = self._known.get((endpoint, body))
+    async def read(self, endpoint: Endpoint, body: bytes) -> Asked:
+        """What a body asks. Raises what reading it raises."""
+        name = (endpoint, body)
+        found = self._known.get(name)
         if found is not None:
-            self._known.move_to_end((endpoint, body))
-        return found
+            self._known.move_to_end(name)
+            return found
+        reading = self._reading.get(name)
+        if reading is None:
+            reading = self._reading[name] = self._begin(endpoint, body)
+            reading.add_done_callback(lambda done: self._done(name, done))
+        return await asyncio.shield(reading)  # for others, too, where this client leaves
 
-    def remember(self, body: bytes, asked: Asked) -> None:
-        """It was read, and asks the same whenever it comes again."""
-        name = (asked.endpoint, body)
-        if len(body) > _LARGEST or not asked.lasts or name in self._known:
+    def _done(self, name: _Name, reading: asyncio.Future[Asked]) -> None:
+        del self._reading[name]
+        if not reading.cancelled() and reading.exception() is None:
+            self._remember(name, reading.result())
+
+    def _remember(self, name: _Name, asked: Asked) -> None:
+        """It was read, and if it asks the same at any time need not be again."""
+        _, body = name
+        if len(body) > _LARGEST or not asked.lasts:
             return
         self._known[name] = asked
         self._held += len(body)

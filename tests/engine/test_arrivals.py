@@ -64,6 +64,37 @@ def test_equal_prompts_that_come_together_are_computed_once() -> None:
     engine.end()
 
 
+@pytest.mark.parametrize("pieces", [1, 2, 6])
+def test_requests_of_one_sample_cost_what_one_request_of_all_does(pieces: int) -> None:
+    """In prompt tokens and in blocks, but for a block of the prompt's end for each later piece."""
+    count, block = 24, 4
+
+    def costs(*groups: list[Request]) -> tuple[int, int, list[list[int]]]:
+        engine = make_engine(loaded("llama"), block_size=block)
+        engine.begin(arriving=True)
+        done: list[Completion] = []
+        for group in groups:
+            engine.add(group)
+            done += engine.step()  # they run when the next ones come
+        done += finish(engine)
+        engine.end()
+        stats = engine.stats
+        tokens = [each.token_ids for each in done]
+        return stats.prompt_tokens_computed, stats.peak_blocks, tokens
+
+    computed, blocks, tokens = costs([Request(0, PROMPT, SAMPLED, range(count), stream=7)])
+    assert computed == len(PROMPT) and len(tokens) == count
+    each = count // pieces
+    groups = [
+        [Request(piece * each + i, PROMPT, SAMPLED, range(1)) for i in range(each)]
+        for piece in range(pieces)
+    ]
+    apart = costs(*groups)
+    assert computed <= apart[0] <= computed + (pieces - 1) * block
+    assert apart[1] <= blocks + pieces - 1
+    assert len(apart[2]) == count
+
+
 def test_a_second_prompt_goes_on_from_the_beginning_that_it_shares() -> None:
     engine = make_engine(loaded("llama"), block_size=4)
     engine.begin(arriving=True)

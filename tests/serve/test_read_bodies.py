@@ -1,44 +1,112 @@
-"""Bodies that come again are read once, but for those that ask otherwise at another time."""
+"""Equal bodies are read once, but for those that ask otherwise at another time."""
 
 from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from sharegen.engine.core.request import SamplingParams
+from sharegen.results.export.openai import Endpoint
 from sharegen.serve import read_bodies
 from sharegen.serve.asked import Asked, Delivery
+from sharegen.serve.faults import Refusal
 from sharegen.serve.read_bodies import ReadBodies
 
-
-def asked(lasts: bool = True) -> Asked:
-    return Asked("text", [[1]], ["a"], SamplingParams(), Delivery(), None, False, lasts=lasts)
+Test = Callable[["Bodies"], Awaitable[None]]
 
 
-def test_what_came_before_is_known_by_its_bytes_and_its_endpoint() -> None:
-    known, one = ReadBodies(), asked()
-    known.remember(b"{}", one)
-    assert known.get("text", b"{}") is one
-    assert known.get("chat", b"{}") is None and known.get("text", b"{ }") is None
+class Bodies(ReadBodies):
+    """begun: those that were read. lasts: whether they ask the same at any time."""
+
+    def __init__(self) -> None:
+        super().__init__(self._begins)
+        self.begun: list[tuple[Endpoint, bytes]] = []
+        self.futures: list[asyncio.Future[Asked]] = []
+        self.lasts = True
+        self.at_once = True
+
+    def _begins(self, endpoint: Endpoint, body: bytes) -> asyncio.Future[Asked]:
+        self.begun.append((endpoint, body))
+        future: asyncio.Future[Asked] = asyncio.get_running_loop().create_future()
+        self.futures.append(future)
+        if self.at_once:
+            future.set_result(self.asked(endpoint))
+        return future
+
+    def asked(self, endpoint: Endpoint = "text") -> Asked:
+        return Asked(
+            endpoint, [[1]], ["a"], SamplingParams(), Delivery(), None, False, lasts=self.lasts
+        )
+
+
+def in_a_loop(test: Test) -> Callable[[], None]:
+    def run() -> None:
+        asyncio.run(test(Bodies()))  # type: ignore[arg-type]
+
+    run.__name__ = test.__name__
+    return run
+
+
+@in_a_loop
+async def test_a_body_is_known_by_its_bytes_and_its_endpoint(bodies: Bodies) -> None:
+    first = await bodies.read("text", b"{}")
+    assert await bodies.read("text", b"{}") is first
+    await bodies.read("chat", b"{}")
+    await bodies.read("text", b"{ }")
+    assert bodies.begun == [("text", b"{}"), ("chat", b"{}"), ("text", b"{ }")]
+
+
+@in_a_loop
+async def test_those_that_come_meanwhile_wait_for_the_first(bodies: Bodies) -> None:
+    bodies.at_once = False
+    waiting = [asyncio.ensure_future(bodies.read("text", b"1")) for _ in range(3)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()  # its client has left
+    await asyncio.sleep(0)
+    bodies.futures[0].set_result(bodies.asked())
+    assert await waiting[1] is await waiting[2] is bodies.futures[0].result()
+    assert len(bodies.begun) == 1 and not bodies._reading
+
+
+@in_a_loop
+async def test_what_is_wrong_is_told_to_all_and_read_again(bodies: Bodies) -> None:
+    bodies.at_once = False
+    waiting = [asyncio.ensure_future(bodies.read("text", b"1")) for _ in range(2)]
+    await asyncio.sleep(0)
+    bodies.futures[0].set_exception(Refusal(400, "no"))
+    found = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(each) for each in found] == [Refusal, Refusal]
+    bodies.at_once = True
+    await bodies.read("text", b"1")
+    assert len(bodies.begun) == 2
 
 
 def test_the_least_recently_asked_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_bodies, "_MOST", 10)
-    known = ReadBodies()
-    for body in (b"1234", b"5678"):
-        known.remember(body, asked())
-    known.get("text", b"1234")
-    known.remember(b"90ab", asked())
-    assert known.get("text", b"1234") and known.get("text", b"90ab")
-    assert known.get("text", b"5678") is None and known._held == 8
+
+    async def ask(bodies: Bodies) -> None:
+        for body in (b"1234", b"5678", b"1234", b"90ab", b"1234"):
+            await bodies.read("text", body)
+            await asyncio.sleep(0)
+        assert len(bodies.begun) == 3 and bodies._held == 8
+        assert list(bodies._known) == [("text", b"90ab"), ("text", b"1234")]
+
+    asyncio.run(ask(Bodies()))
 
 
 def test_what_does_not_last_and_what_is_large_is_not_remembered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(read_bodies, "_LARGEST", 4)
-    known = ReadBodies()
-    known.remember(b"1", asked(lasts=False))
-    known.remember(b"12345", asked())
-    known.remember(b"2", asked())
-    known.remember(b"2", asked())
-    assert known._held == 1 and list(known._known) == [("text", b"2")]
+
+    async def ask(bodies: Bodies) -> None:
+        bodies.lasts = False
+        await bodies.read("text", b"1")
+        bodies.lasts = True
+        await bodies.read("text", b"12345")
+        await asyncio.sleep(0)
+        assert not bodies._known and bodies._held == 0
+
+    asyncio.run(ask(Bodies()))
