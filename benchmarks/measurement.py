@@ -147,8 +147,8 @@ class Training(_Part):
 
     step_seconds, rollout_seconds: medians of later steps. peaks: bytes of a GPU's memory in use at
     most while a rollout lasts, and while the trainer computes. grown_bytes: what is in use at the
-    last step's end and was not at the third's. masked: of the sequences, those that TRL would leave
-    out by its default for another engine's samples.
+    last step's end and was not at the third's. masked: of the sequences that were looked at, those
+    that TRL would leave out by its default for another engine's samples.
     """
 
     steps: Annotated[int, Field(ge=1)]

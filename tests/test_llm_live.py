@@ -427,6 +427,25 @@ def test_frozen_and_tied_weights() -> None:
     assert not model.model.layers[0].mlp.up_proj.weight.requires_grad
 
 
+def test_layers_that_share_weights() -> None:
+    """Their gradients add up, and a step moves both: one weight has two owners."""
+    model: Any = make_tiny("llama").train()
+    first, second = model.model.layers
+    second.mlp = first.mlp
+    second.self_attn.k_proj.weight = first.self_attn.k_proj.weight
+    before = gradients(model)
+    optimiser = torch.optim.SGD(model.parameters(), lr=1.0)
+    with LLM(model, kv_cache_memory=MEMORY) as llm:
+        drawn = tokens(llm)
+        assert all(map(torch.equal, gradients(model), before))
+        with llm.changing_weights():
+            optimiser.step()
+        after = tokens(llm)
+    assert second.mlp is first.mlp
+    assert second.self_attn.k_proj.weight is first.self_attn.k_proj.weight
+    assert after == generated(model) != drawn
+
+
 @pytest.mark.slow
 def test_a_module_that_is_sharded_is_refused_by_name(tmp_path: Path) -> None:
     import torch.distributed as dist

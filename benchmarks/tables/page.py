@@ -233,9 +233,9 @@ def _cpu(row: Measurement, marks: Marks) -> dict[str, str]:
 def _lists(row: Measurement) -> Iterator[str]:
     """A measurement that is a table of its own."""
     commit = f"`{row.commit}`" if row.commit else "not known"
-    yield (
-        f"{row.card.label}, {row.date:%Y-%m-%d}, commit {commit}. {row.note or ''}".rstrip() + "\n"
-    )
+    busy = "Others used the machine. " if row.busy else ""
+    said = f"{row.card.label}, {row.date:%Y-%m-%d}, commit {commit}. {busy}{row.note or ''}"
+    yield said.rstrip() + "\n"
     yield from _serve(row)
     if row.numbers.training is not None:
         yield from training_tables(row, row.numbers.training)

@@ -37,6 +37,7 @@ def measurement(
             seconds=found.seconds, weights_bytes=found.weights_bytes, training=found.training,
         ),
         peers=() if found.peer is None else (found.peer,), busy=busy,
+        note="The output head is cast to float32." if asked.fp32_head else None,
     )  # fmt: skip
     unknown = dict.fromkeys(made.missing(), "this machine does not tell it")
     return Measurement.model_validate(made.model_copy(update={"unknown": unknown}).model_dump())

@@ -14,7 +14,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import psutil
 import torch
 from datasets import Dataset
 from transformers import (
@@ -39,6 +38,7 @@ _SHARPENED = 4.0
 """Random weights draw nearly uniformly: the last norm is made so many times as large."""
 
 _COMPARED = 32  # samples whose log-probabilities are computed in several ways
+_LOOKED_AT = 256  # of each step, whether TRL would mask them
 _SETTLED = 3  # steps after which memory should not grow
 
 
@@ -73,7 +73,7 @@ class Asked:
 
 @dataclass
 class _Step:
-    """What was measured of a step, in seconds and bytes."""
+    """What was measured of a step, in seconds and bytes; masked is of so many sequences."""
 
     rollout: float
     tokens: int
@@ -114,13 +114,14 @@ class _Watched(Rollout):
         seconds, peak = time.perf_counter() - began, _peak()
         began = time.perf_counter()
         drawn = [Drawn(*each) for each in zip(*found.values(), strict=True)]
-        own = trained(trainer, drawn, self._asked.batch)
-        out = masked(drawn, own, trainer.args.vllm_importance_sampling_clip_max)
+        some = drawn[:_LOOKED_AT]
+        own = trained(trainer, some, self._asked.batch)
+        out = masked(some, own, trainer.args.vllm_importance_sampling_clip_max)
         if self._asked.compare and not self.differences:
             self.differences += differences(trainer, drawn[:_COMPARED], self._asked.batch)
         tokens = sum(len(each.completion) for each in drawn)
         beside = time.perf_counter() - began
-        self.steps.append(_Step(seconds, tokens, len(drawn), out, peak, beside))
+        self.steps.append(_Step(seconds, tokens, len(some), out, peak, beside))
         _forget_peak()
         return found
 
@@ -158,6 +159,7 @@ def measure(asked: Asked) -> Measured:
     if asked.peer:
         rows = trainer.train_dataset["prompt"]
         trainer.optimizer = None  # whose states would take the peer's memory
+        trainer.accelerator.free_memory()
         module.zero_grad()
         peer = _peer(asked, module, [_ids(row, tokenizer) for row in rows])
     tokens, seconds = sum(each.tokens for each in later), sum(each.rollout for each in later)
@@ -289,6 +291,8 @@ def _in_use() -> int:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
         return torch.cuda.memory_allocated()
+    import psutil
+
     return int(psutil.Process().memory_info().rss)
 
 
