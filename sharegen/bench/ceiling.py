@@ -16,7 +16,8 @@ import torch
 from sharegen.engine.engine import Engine
 from sharegen.engine.execute.back_end import Slots, StoreAndAttend, Stores
 from sharegen.engine.execute.latent_step import LatentStep, latent_stores
-from sharegen.engine.execute.states import StatePool, StepSlots
+from sharegen.engine.execute.states import StatePool
+from sharegen.engine.execute.step_slots import StepSlots
 from sharegen.engine.model.interface import AttentionContext
 from sharegen.kernels import reference
 from sharegen.kernels.layout import SharedLayout

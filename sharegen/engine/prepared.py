@@ -30,7 +30,8 @@ from sharegen.engine.execute.padding import all_sizes, graph_rows, padded_rows, 
 from sharegen.engine.execute.process import best_threads
 from sharegen.engine.execute.room import Room
 from sharegen.engine.execute.runner import Runner
-from sharegen.engine.execute.states import StatePool, step_kernels
+from sharegen.engine.execute.state_kernels import step_kernels
+from sharegen.engine.execute.states import StatePool
 from sharegen.engine.execute.swap_space import SwapSpace, open_swap_space
 from sharegen.engine.model.compile.kept_code import keep_compiled_code
 from sharegen.engine.model.compile.wanted_rows import skip_unwanted_rows

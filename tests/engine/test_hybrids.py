@@ -30,7 +30,8 @@ from sharegen.engine.engine import Engine
 from sharegen.engine.execute.graphs import StepGraphs
 from sharegen.engine.execute.memory import most_slots
 from sharegen.engine.execute.row_states import RowStates
-from sharegen.engine.execute.states import Kernels, StatePool
+from sharegen.engine.execute.state_kernels import Kernels
+from sharegen.engine.execute.states import StatePool
 from sharegen.engine.model import probe
 from sharegen.engine.model.compile.compiling import _compile, _compile_steps, _norms
 from sharegen.engine.model.load import load_model

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 
 from sharegen.engine.core.batch import Int32, Int64, MixedChunks
-from sharegen.engine.execute.states import Places, StatePool, StepSlots
+from sharegen.engine.execute.states import StatePool
+from sharegen.engine.execute.step_slots import Places, StepSlots
 
 Send = Callable[..., tuple[torch.Tensor, ...]]
 

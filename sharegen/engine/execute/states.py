@@ -8,17 +8,18 @@ state is changed under them.
 
 from __future__ import annotations
 
-import importlib.util
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from sharegen.engine.execute.memory import is_out_of_memory
+from sharegen.engine.execute.state_kernels import ApplyRule, Convolve, Keep, Kernels, kernel_errors
+from sharegen.engine.execute.step_slots import Places, StepSlots
 from sharegen.engine.model.states.in_place import RECURRENT, Change, Key, changing, in_place
 from sharegen.engine.model.states.mixers import (
     Mixer,
@@ -31,110 +32,6 @@ from sharegen.engine.model.states.mixers import (
 
 _TRIED, _TRIED_TOKENS = 2, 6  # sequences, and tokens of each, on which a kernel is tried
 _DIFFERENCE = 0.02  # of the largest number, by which bfloat16 rounds a mixer's output at most
-
-
-@dataclass(frozen=True)
-class Kernels:
-    """The kernels that change states where they lie.
-
-    They are those of kernels/delta_rule.py and kernels/conv_step.py, and take what these do.
-    """
-
-    delta_rule: Callable[..., torch.Tensor]
-    settle: Callable[..., None]
-    room_for_tokens: Callable[[int, int, torch.dtype], int]
-    convolve: Callable[..., torch.Tensor]
-    convolve_chunk: Callable[..., torch.Tensor]
-
-
-@dataclass(frozen=True)
-class Places:
-    """Where sequences have their states before and after some tokens.
-
-    Args:
-        read, write: [n] int64, slots.
-        position: [n] int64, how many tokens came before.
-        tokens: how many tokens each sequence goes on by.
-    """
-
-    read: torch.Tensor
-    write: torch.Tensor
-    position: torch.Tensor
-    tokens: int = 1
-    _columns: dict[tuple[int, int], torch.Tensor] = field(init=False, default_factory=dict)
-
-    def before(self, pool: Mapping[Key, torch.Tensor]) -> dict[Key, torch.Tensor]:
-        """Return copies of the states that are read, in the shapes that mixers know."""
-        return self._gathered(pool, self.read, 0)
-
-    def after(self, pool: Mapping[Key, torch.Tensor]) -> dict[Key, torch.Tensor]:
-        """Return copies of the states that are written, likewise."""
-        return self._gathered(pool, self.write, self.tokens)
-
-    def put(self, pool: Mapping[Key, torch.Tensor], states: States) -> None:
-        """Write the states that a mixer left to their slots."""
-        for key, tensor in pool.items():
-            state = states.tensors[key].to(tensor.dtype)
-            if key == RECURRENT:
-                tensor.index_copy_(0, self.write, state)
-            else:
-                tensor[self.write[:, None], self._ring(tensor, self.tokens)] = state.mT
-
-    def _gathered(
-        self, pool: Mapping[Key, torch.Tensor], slots: torch.Tensor, tokens: int
-    ) -> dict[Key, torch.Tensor]:
-        return {
-            key: tensor.index_select(0, slots) if key == RECURRENT
-            else tensor[slots[:, None], self._ring(tensor, tokens)].mT
-            for key, tensor in pool.items()
-        }  # fmt: skip
-
-    def _ring(self, states: torch.Tensor, tokens: int) -> torch.Tensor:
-        """Return where a convolution's last inputs lie after some tokens, from the oldest on.
-
-        It is computed once for all mixers.
-
-        Args:
-            states: [slots, columns, channels].
-
-        Returns:
-            [n, columns] int64.
-        """
-        count = states.shape[1]
-        if (count, tokens) not in self._columns:
-            columns = torch.arange(tokens, tokens + count, device=states.device)
-            self._columns[count, tokens] = (self.position[:, None] + columns) % count
-        return self._columns[count, tokens]
-
-
-@dataclass(frozen=True)
-class StepSlots:
-    """Where the sequences of a decoding step, one token each, have their states.
-
-    Args:
-        places: where they read and write.
-        start: [n] int64, the slots of the prompts' states, from which those go on that keep their
-            tokens.
-        kept: [n] int32, how many tokens a sequence keeps in the slot that it writes; -1 where that
-            slot has its state.
-        settling: [n] int32, how many tokens become the state there, 0 for none: after a step in
-            place, and before one that copies.
-        in_place: whether nobody reads what another one writes.
-
-    Attributes:
-        state: [n] int64, where each reads a state in place: the prompt's, while it keeps tokens.
-    """
-
-    places: Places
-    start: torch.Tensor
-    kept: torch.Tensor
-    settling: torch.Tensor
-    in_place: bool
-    state: torch.Tensor = field(init=False)
-
-    def __post_init__(self) -> None:
-        state = torch.where(self.kept < 0, self.places.read, self.start)
-        object.__setattr__(self, "state", state)  # once a step, not once a layer
 
 
 class _Kind(NamedTuple):
@@ -260,12 +157,12 @@ class StatePool:
         rule, changes = self._kernels.delta_rule, dict[Key, Change]()
         for key in taken:
             if key != RECURRENT:
-                changes[key] = _Convolve(self._kernels.convolve, pool[key], slots.places)
+                changes[key] = Convolve(self._kernels.convolve, pool[key], slots.places)
             elif _may_keep(mixer):
                 told = partial(self._key_heads.__setitem__, type(mixer.module))
-                changes[key] = _Keep(rule, pool[key], slots, self._dtype, told)
+                changes[key] = Keep(rule, pool[key], slots, self._dtype, told)
             else:
-                changes[key] = _ApplyRule(rule, pool[key], slots)
+                changes[key] = ApplyRule(rule, pool[key], slots)
         copied = {key: tensor for key, tensor in pool.items() if key not in taken}
         states = States(slots.places.before(copied), in_place(taken))
         with changing(changes):
@@ -299,7 +196,7 @@ class StatePool:
         changes = dict[Key, Change]()
         for key in taken:
             assert self._kernels is not None
-            changes[key] = _Convolve(self._kernels.convolve_chunk, pool[key], places)
+            changes[key] = Convolve(self._kernels.convolve_chunk, pool[key], places)
         copied = {key: tensor for key, tensor in pool.items() if key not in taken}
         states = States(places.before(copied), in_place(taken))
         with changing(changes):
@@ -404,7 +301,7 @@ class StatePool:
 
 def _holds(otherwise: str, gives: Callable[[], bool]) -> bool:
     """Return whether kernels give what they must; else warn what is done instead, and why."""
-    errors = _kernel_errors()
+    errors = kernel_errors()
     try:
         close, reason = gives(), "it differs from the model's own code"
     except errors as error:
@@ -467,74 +364,3 @@ def _are_close(found: torch.Tensor, expected: torch.Tensor) -> bool:
     """Return whether two tensors differ by rounding alone; NaN is close to nothing."""
     difference = (found.float() - expected.float()).abs().max()
     return bool(difference <= _DIFFERENCE * expected.float().abs().max())
-
-
-def _kernel_errors() -> tuple[type[Exception], ...]:
-    """Return what is raised where a kernel cannot be taken.
-
-    It may not compile, take too much shared memory, or do less with a state than the mixer does.
-    """
-    found: list[type[Exception]] = [
-        RuntimeError, AssertionError, TypeError, AttributeError, KeyError,
-    ]  # fmt: skip
-    if importlib.util.find_spec("triton") is not None:
-        from triton.errors import TritonError
-
-        found.append(TritonError)
-    return tuple(found)
-
-
-@dataclass(frozen=True)
-class _ApplyRule:
-    """Applies a delta rule to its states at once; states: [slots, heads, K, V]."""
-
-    kernel: Callable[..., torch.Tensor]
-    states: torch.Tensor
-    slots: StepSlots
-
-    def __call__(self, *parts: torch.Tensor) -> torch.Tensor:
-        places = self.slots.places
-        return self.kernel(*parts, self.states, places.read, places.write)
-
-
-@dataclass(frozen=True)
-class _Keep(_ApplyRule):
-    """Applies a delta rule whose sequences keep their tokens.
-
-    dtype: the dtype that tokens are kept in. told: called with the number of heads of the keys.
-    """
-
-    dtype: torch.dtype
-    told: Callable[[int], None]
-
-    def __call__(self, *parts: torch.Tensor) -> torch.Tensor:
-        _, key, value, *_ = parts
-        if value.dtype != self.dtype:
-            raise RuntimeError(f"values are in {value.dtype}, and the model in {self.dtype}")
-        self.told(key.shape[1])
-        slots = self.slots
-        return self.kernel(*parts, self.states, slots.state, slots.places.write, slots.kept)
-
-
-@dataclass(frozen=True)
-class _Convolve:
-    """A convolution's last inputs move on. states: [slots, columns, channels]."""
-
-    kernel: Callable[..., torch.Tensor]
-    states: torch.Tensor
-    places: Places
-
-    def __call__(self, x: torch.Tensor, *parameters: Any) -> torch.Tensor:
-        places = self.places
-        where = (places.read, places.write, places.position)
-        return self.kernel(x, self.states, *where, *parameters)
-
-
-def step_kernels(device: torch.device) -> Kernels | None:
-    """The kernels with which states go on where they lie, where the device runs them."""
-    if device.type != "cuda" or importlib.util.find_spec("triton") is None:
-        return None
-    from sharegen.kernels.conv_step import conv_chunk, conv_step
-    from sharegen.kernels.delta_rule import delta_rule_step, room_for_tokens, settle
-
-    return Kernels(delta_rule_step, settle, room_for_tokens, conv_step, conv_chunk)
