@@ -84,7 +84,12 @@ class Api:
                 Route("/metrics", self._metrics),
             ],
             middleware=[guard],
-            exception_handlers={Refusal: _refused, HTTPException: _no_such, Exception: _broken},
+            exception_handlers={
+                Refusal: _refused,
+                ClientDisconnect: _left,
+                HTTPException: _no_such,
+                Exception: _broken,
+            },
         )
 
     def add(self, routes: Sequence[BaseRoute]) -> None:
@@ -270,6 +275,10 @@ def _failure(news: News) -> Refusal:
 def _json(values: Any, status: int = 200) -> Response:
     text = json.dumps(values, separators=(",", ":"))
     return Response(text, status, media_type="application/json")
+
+
+async def _left(request: Request, error: Exception) -> Response:
+    return Response(status_code=499)  # which nobody reads
 
 
 async def _refused(request: Request, error: Exception) -> Response:

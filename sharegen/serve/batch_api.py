@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
@@ -72,8 +72,6 @@ class BatchApi:
     async def _upload(self, request: Request) -> Response:
         try:
             return JSONResponse((await self._uploads.take(request)).model_dump())
-        except ClientDisconnect:
-            return Response(status_code=499)
         except OSError as error:
             raise _full(error) from None
 

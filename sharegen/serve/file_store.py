@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import shutil
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,7 +91,7 @@ class FileStore:
 
     def refuse_more(self) -> None:
         """Raise Refusal where the folder is full."""
-        held = sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
+        held = sum(map(_size, self.folder.rglob("*")))
         if held >= self._limits.storage:
             raise Refusal(
                 507,
@@ -146,6 +147,15 @@ class FileStore:
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
         del self._files[name]
+
+
+def _size(path: Path) -> int:
+    """The bytes of a file, which may be gone by now."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return 0
+    return found.st_size if stat.S_ISREG(found.st_mode) else 0
 
 
 def write_description(path: Path, value: BaseModel) -> None:

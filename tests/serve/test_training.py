@@ -229,7 +229,7 @@ def test_other_pauses_wait_for_what_runs_or_end_it(
 
 
 def test_a_client_that_leaves_takes_its_order_with_it(
-    served: Served, texts: dict[str, str]
+    served: Served, texts: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     running = Running(served)
     connection = served.connection()
@@ -243,6 +243,7 @@ def test_a_client_that_leaves_takes_its_order_with_it(
     # Nothing has changed, unless the request had ended before the client left.
     assert len(said(served)) == 1
     assert update(served, "step-0")[0] == 200
+    assert "sharegen: " not in capsys.readouterr().err  # as of a defect
 
 
 @pytest.mark.slow
