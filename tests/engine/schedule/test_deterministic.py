@@ -14,6 +14,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.core.batch import DecodeBatch, PrefillBatch
 from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.execute.drawn import Drawn
@@ -129,6 +130,23 @@ def test_cuts_and_nodes_are_those_of_the_job(seed: int, data: st.DataObject) -> 
 
 
 @pytest.mark.turn(2)
+def test_samples_that_are_added_later_read_the_tree_as_those_before() -> None:
+    """As a command's requests say it, whose prompts may always get more samples."""
+    params = SamplingParams(max_tokens=12, ignore_eos=True)
+    prompts = forest()
+    leaves = PrefixTree(4).insert(prompts)
+    known: Known = {}
+    for samples in (range(1), range(5)):
+        requests = [
+            Request(i, prompt, params, samples, splits=leaf.splits(), alone=0)
+            for i, (prompt, leaf) in enumerate(zip(prompts, leaves, strict=True))
+        ]
+        draw(requests, known, 1, max_sequences=8)
+    of_samples = [fact for (kind, _), fact in known.items() if kind == "sample of"]
+    assert len(of_samples) == 5 * len(prompts)
+    assert not any(alone for nodes in of_samples for _, _, alone in nodes)  # type: ignore[attr-defined]
+
+
 def test_a_preempted_sample_never_gets_its_tokens_in_one_pass() -> None:
     params = SamplingParams(max_tokens=40, ignore_eos=True)
     requests = [Request(i, prompt, params, range(4)) for i, prompt in enumerate(forest())]

@@ -66,6 +66,7 @@ def try_ways(
             continue
         others = [Way(kernel) for kernel in kernels(size)]
         others += [Way(library, more) for more in same if more > size][:_LARGER]
+        others += [Way(library, less) for less in same if size % less == 0][-1:]
         others += [Way(library, less) for less in same if less < size][-1:]
         equal = [way for way in others if _agree(product.bits(way, size), expected)]
         if not equal:
