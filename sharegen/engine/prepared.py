@@ -258,6 +258,7 @@ class Prepared:
             states=self.states,
             swap_space=self.swap_space,
             processed_logprobs=self._config.logprobs_mode == "processed_logprobs",
+            arriving=self._config.arriving,
         )
 
 

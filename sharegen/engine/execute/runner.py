@@ -59,6 +59,7 @@ class Runner:
         states: the pool of mixers' states, where the model keeps any.
         swap_space: host memory that blocks are swapped to and from, if there is any.
         processed_logprobs: whether log-probabilities are of the distribution drawn from.
+        arriving: as `SamplingState` takes it.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Runner:
         states: StatePool | None = None,
         swap_space: SwapSpace | None = None,
         processed_logprobs: bool = False,
+        arriving: bool = False,
     ) -> None:
         self.model = model
         self.cache = cache
@@ -93,7 +95,7 @@ class Runner:
         self.state = SamplingState(
             rows, model.vocab_size, self.device,
             eos_token_ids=model.eos_token_ids, tokenizer=tokenizer, processed=processed_logprobs,
-            steady=model.steady,
+            steady=model.steady, arriving=arriving,
         )  # fmt: skip
         self.states = RowStates(states, rows) if states is not None else None
         self.graphs = graphs

@@ -27,6 +27,9 @@ from sharegen.engine.text.stopping import end_tokens
 from sharegen.errors import RequestError
 from sharegen.kernels.transfer import send
 
+_FURTHER_ENDS = 6
+"""Tokens that end a row beside the model's own ones, for which there is room where rows arrive."""
+
 _FLOATS = (
     "temperature",
     "top_p",
@@ -87,6 +90,11 @@ class _RowRequest:
     flags: tuple[bool, ...]
 
 
+def _doubled(width: int) -> int:
+    """The next power of two."""
+    return 1 << (width - 1).bit_length()
+
+
 class SamplingState:
     """The sampling parameters of up to max_rows rows, as arrays on the device.
 
@@ -101,6 +109,8 @@ class SamplingState:
         tokenizer: turns words that a request bars into tokens; None where there is none.
         processed: whether log-probabilities are of the distribution that is drawn from.
         steady: whether what one row asks for is to change no bit of another, on a GPU too.
+        arriving: whether nobody knows yet what will be asked: end_ids then have room for some ends
+            beside the model's, and widen by doubling.
 
     Attributes:
         temperature, top_p, min_p: [max_rows] float32.
@@ -120,6 +130,7 @@ class SamplingState:
         tokenizer: Any = None,
         processed: bool = False,
         steady: bool = False,
+        arriving: bool = False,
     ) -> None:
         self.max_rows = max_rows
         self.vocab_size = vocab_size
@@ -139,7 +150,9 @@ class SamplingState:
         self.temperature, self.top_p, self.min_p = self._floats.unbind(1)[:3]
         self.repetition, self.frequency, self.presence = self._floats.unbind(1)[3:]
         self.keys, self.top_k = self._ints.unbind(1)
-        self.end_ids = torch.full((max_rows, 1), -1, dtype=torch.int64, device=self.device)
+        self._arriving = arriving
+        width = _doubled(len(self.eos_token_ids) + _FURTHER_ENDS) if arriving else 1
+        self.end_ids = torch.full((max_rows, width), -1, dtype=torch.int64, device=self.device)
         # The host's copy of what `features` needs, one column a feature.
         self._flags = np.zeros((max_rows, 6), dtype=bool)
         self._logprobs = np.full(max_rows, -1)
@@ -188,6 +201,7 @@ class SamplingState:
         asked = [self._asked(p) for p in distinct.values()]
         width = max(self.num_end_ids, *(len(one.ends) for one in asked))
         if width > self.num_end_ids:
+            width = _doubled(width) if self._arriving else width
             missing = width - self.num_end_ids
             self.end_ids = torch.nn.functional.pad(self.end_ids, (0, missing), value=-1)
         end_ids = np.full((len(asked), width), -1, dtype=np.int64)

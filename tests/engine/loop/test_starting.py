@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from sharegen.engine import prepared as prepared_module
 from sharegen.engine.core.batch import DecodeBatch
+from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.execute.attention import ReferenceAttention
 from sharegen.engine.execute.drawn import Drawn
 from sharegen.engine.loop.starting import rehearse
-from tests.engine.jobs import GREEDY, forest, loaded, make_engine, requests_of, run
+from tests.engine.jobs import (
+    GREEDY,
+    CheckedEngine,
+    engine_config,
+    forest,
+    loaded,
+    make_engine,
+    requests_of,
+    run,
+)
 
 
 def test_attention_without_kernels_is_told_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,6 +60,44 @@ def test_a_rehearsal_runs_steps_of_all_sizes_and_leaves_nothing_behind() -> None
     fresh = make_engine(loaded("llama"), max_sequences=150)
     asked = requests_of(forest(), GREEDY)
     assert run(engine, asked).results == run(fresh, asked).results
+
+
+class KeptKeys:
+    """Graphs that are captured in name alone: what tells them apart, but for the tables' width."""
+
+    def __init__(self) -> None:
+        self.keys: set[tuple[Any, ...]] = set()
+
+    def run(self, rows: int, kind: Any, generation: int, step: Any, *_: Any, **__: Any) -> Any:
+        features, num_end_ids, _, variant = kind
+        self.keys.add((rows, features, num_end_ids, variant, generation))
+        return step(rows)
+
+
+def test_a_load_finds_the_graphs_of_the_rehearsal() -> None:
+    """Whatever ends its samples; so on a GPU, where the tables have one width, too."""
+    model = loaded("llama")
+    config = replace(engine_config(model, max_sequences=70), arriving=True)
+    engine = CheckedEngine(model, None, config)
+    graphs = KeptKeys()
+    engine.runner.graphs = graphs  # type: ignore[assignment]
+    engine._rehearse(engine._prepared)
+    known = set(graphs.keys)
+    assert {rows for rows, *_ in known} == {32, 64, 96}
+    asked = [
+        Request(i, prompt, SamplingParams(temperature=i % 2, max_tokens=9, stop_token_ids=ids), [0])
+        for ids in ([], [5, 6, 7, 8, 9])
+        for i, prompt in enumerate(forest(), 100 * len(ids))
+    ]
+    engine.begin(arriving=True)
+    for request in asked:
+        engine.add([request])
+        engine.step()
+    while engine.has_work:
+        engine.step()
+    engine.end()
+    assert engine.stats.requests_done == len(asked)
+    assert graphs.keys == known
 
 
 def test_a_rehearsal_for_which_there_is_no_room_is_left_out() -> None:
