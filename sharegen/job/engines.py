@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields, replace
@@ -12,6 +13,7 @@ from sharegen.common.log import log
 from sharegen.common.parameters.data import CheckpointParameters
 from sharegen.common.parameters.machine import LoadParameters
 from sharegen.common.parameters.parameter import values_of
+from sharegen.engine.parallel.ahead import ModelAhead
 from sharegen.engine.parallel.copies import ForkServer
 from sharegen.engine.parallel.early import EARLY, WORKER
 from sharegen.errors import UsageError
@@ -127,11 +129,29 @@ def begun_early(
         if machine.ray is None and ranks == 1 and on_cpu(configuration):
             if _pays(machine.workers, samplings):
                 server.begin()
+                _load_ahead(server, configuration)
         elif machine.ray is None and machine.workers != "auto":
             count = workers_of(configuration, samplings)
             if count > 1 or ranks > 1:
                 EARLY.begin(WORKER, count, ranks)
         yield server
+
+
+def _load_ahead(server: ForkServer, configuration: Configuration) -> None:
+    """Let the process that workers are copied from load a model that lies on this machine.
+
+    One with code of its own is loaded by the driver first, which takes its code over.
+    """
+    model = configuration.model
+    if model is None or configuration.trust_remote_code or not os.path.exists(model):
+        return
+    server.load(
+        ModelAhead(
+            model=model,
+            **values_of(CheckpointParameters, configuration),
+            **values_of(LoadParameters, configuration.machine),
+        )
+    )
 
 
 def setting_of(configuration: Configuration, tokenizer: Any, config: EngineConfig) -> Setting:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import signal
 import socket
 import struct
@@ -19,6 +20,7 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
+from sharegen.engine.parallel.ahead import ModelAhead
 from sharegen.engine.parallel.bounds import Bounds
 from sharegen.engine.parallel.early import begin
 from sharegen.errors import SharegenError
@@ -26,6 +28,7 @@ from sharegen.errors import SharegenError
 _PROGRAM = "sharegen.engine.parallel.fork_server"
 
 NUMBER = struct.Struct("!i")
+LOAD = -1  # asks for a model to be loaded, whose pickle follows, after the number of its bytes
 COPY = 0  # asks for a copy, with the worker's end of its connection; a number else is a copy's
 RUNS = 1 << 16  # beyond every exit code
 
@@ -49,6 +52,13 @@ class ForkServer:
             self._line.settimeout(min(seconds, _LONGEST_SECONDS))
             with theirs:
                 self._process = begin(_PROGRAM, theirs.fileno())
+
+    def load(self, model: ModelAhead) -> None:
+        """Let it load a model before it is asked for copies, which then have it. Nobody waits."""
+        assert self._process is not None
+        said = pickle.dumps(model)
+        with contextlib.suppress(OSError):  # it is gone: who asks for a copy says so
+            self._line.sendall(NUMBER.pack(LOAD) + NUMBER.pack(len(said)) + said)
 
     def copy(self, connection: Connection[Any, Any]) -> Copy:
         """A worker that is spoken to at the other end of `connection`.

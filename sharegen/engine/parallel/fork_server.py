@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import socket
 from multiprocessing.connection import Connection
 
 from sharegen.engine.model.starting.lean_imports import import_transformers
-from sharegen.engine.parallel.copies import COPY, NUMBER, RUNS
+from sharegen.engine.parallel.ahead import LoadedAhead, load_ahead
+from sharegen.engine.parallel.copies import COPY, LOAD, NUMBER, RUNS
 
 
-def _copy(line: socket.socket) -> int | None:
-    """Copy this process as often as is asked; in a copy the descriptor of its connection."""
+def _copy(line: socket.socket) -> tuple[int, LoadedAhead | None] | None:
+    """Copy this process as often as is asked.
+
+    Returns in a copy: the descriptor of its connection, and the model that was loaded before.
+    """
+    ahead: LoadedAhead | None = None
     while True:
         asked, descriptors, _, _ = socket.recv_fds(line, NUMBER.size, 1)
         if len(asked) < NUMBER.size:  # the driver is gone
             return None
         (number,) = NUMBER.unpack(asked)
+        if number == LOAD:
+            ahead = load_ahead(pickle.loads(_read(line, *NUMBER.unpack(_read(line, NUMBER.size)))))
+            gc.freeze()
+            continue
         if number != COPY:
             pid, status = os.waitpid(number, os.WNOHANG)
             line.sendall(NUMBER.pack(os.waitstatus_to_exitcode(status) if pid else RUNS))
@@ -26,9 +36,14 @@ def _copy(line: socket.socket) -> int | None:
         pid = os.fork()
         if pid == 0:
             line.close()
-            return descriptor
+            return descriptor, ahead
         os.close(descriptor)
         line.sendall(NUMBER.pack(pid))
+
+
+def _read(line: socket.socket, size: int) -> bytes:
+    """So many bytes; fewer where the driver is gone."""
+    return line.recv(size, socket.MSG_WAITALL)
 
 
 def main(descriptor: int) -> None:
@@ -40,7 +55,8 @@ def main(descriptor: int) -> None:
     from sharegen.engine.parallel.worker import serve
 
     gc.freeze()  # what looks for garbage in a copy would else touch, and so copy, all of this
-    gc.enable()
     worker = _copy(socket.socket(fileno=descriptor))
     if worker is not None:
-        serve(Line(Connection(worker)))
+        connection, ahead = worker
+        gc.enable()
+        serve(Line(Connection(connection)), ahead)

@@ -16,6 +16,7 @@ from sharegen.engine.core.request import Completion
 from sharegen.engine.execute.process import short_collections
 from sharegen.engine.model.checkpoint.source import resolve_device
 from sharegen.engine.model.new_weights import NewWeights
+from sharegen.engine.parallel.ahead import LoadedAhead
 from sharegen.engine.parallel.arrivals import TOGETHER_SECONDS, Arrivals
 from sharegen.engine.parallel.line import Line
 from sharegen.engine.parallel.messages import (
@@ -47,15 +48,18 @@ from sharegen.errors import ModelError, SharegenError
 _REPORT_SECONDS = 0.2  # between reports while nothing ends: the driver shows what runs
 
 
-def serve(line: Line) -> None:
-    """Make the engine that the first message describes, and work until the driver hangs up."""
+def serve(line: Line, ahead: LoadedAhead | None = None) -> None:
+    """Make the engine that the first message describes, and work until the driver hangs up.
+
+    ahead: a model that is loaded, which may be the one that is described.
+    """
 
     def warn(message: Warning | str, *_: object, **__: object) -> None:
         line.say(Warned(str(message)))
 
     warnings.showwarning = warn
     try:
-        worker = _Worker(line)
+        worker = _Worker(line, ahead)
         with short_collections():
             worker.work()
     except ConnectionError:
@@ -68,12 +72,13 @@ def serve(line: Line) -> None:
 
 
 class _Worker:
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: Line, ahead: LoadedAhead | None) -> None:
         setting: Setting = line.get()
         if setting.threads:
             torch.set_num_threads(setting.threads)
         stay_on(resolve_device(setting.device))
-        self.engine = engine_of(setting, stuck=lambda error: line.say(Failed(error)))
+        loaded = setting if ahead is None else ahead.given_to(setting)
+        self.engine = engine_of(loaded, stuck=lambda error: line.say(Failed(error)))
         if setting.fingerprint not in (None, self.engine.model.fingerprint):
             raise ModelError(
                 f"{setting.model} is not the model that the job was begun with: its files differ"

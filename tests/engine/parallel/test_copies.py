@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -15,9 +16,12 @@ from typing import Any
 import psutil
 import pytest
 
+import sharegen
+from sharegen.engine.config import EngineConfig
+from sharegen.engine.parallel.ahead import ModelAhead
 from sharegen.engine.parallel.copies import ForkServer
 from sharegen.engine.parallel.launch import EngineProcess, Processes
-from sharegen.engine.parallel.messages import Alive, Failed, Setting
+from sharegen.engine.parallel.messages import Alive, Failed, Ready, Setting
 from sharegen.errors import SharegenError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="copies are Linux's")
@@ -107,6 +111,40 @@ def test_the_process_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(SharegenError, match="that workers are copied from does not answer"):
             server.copy(Pipe()[1])
         assert not psutil.pid_exists(pid)
+
+
+@pytest.mark.slow
+def test_copies_have_a_model_that_was_loaded_before(tmp_path: Path) -> None:
+    """It is read once; whoever finds its folder changed, or damaged before, is told as ever."""
+    folder = tmp_path / "model"
+    shutil.copytree(Path(sharegen.__path__[0]) / "recipes" / "tinymath" / "model", folder)
+    asked = ModelAhead(model=str(folder), device="auto")
+    config = EngineConfig(kv_cache_memory=16 << 20, max_sequences=4)
+    with closing(ForkServer()) as server:
+        server.begin()
+        server.load(asked)
+        pair = Pipe()
+        waiting = server.copy(pair[1])  # by now it is loaded
+        pair[1].close()
+        (folder / "model.safetensors").write_bytes(b"damaged")
+        pair[0].send(Setting(str(folder), None, config, threads=1, device="cpu"))
+        ready = _said(pair[0])
+        assert isinstance(ready, Ready)
+        waiting.kill()
+        waiting.wait()
+        other = Setting(str(folder), None, config, threads=1, device="cpu", fingerprint="other")
+        worker = EngineProcess(other, server=server)
+        failed = _said(worker.connection)
+        assert isinstance(failed, Failed)
+        assert f"{folder} is not the model that the job was begun with" in str(failed.error)
+        worker.end()
+    with closing(ForkServer()) as server:
+        server.begin()
+        server.load(asked)
+        worker = EngineProcess(Setting(str(folder), None, config, device="cpu"), server=server)
+        failed = _said(worker.connection)
+        assert isinstance(failed, Failed) and "cannot load the weights" in str(failed.error)
+        worker.end()
 
 
 def _said(connection: Connection[Any, Any]) -> object:
