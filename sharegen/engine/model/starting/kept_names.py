@@ -105,7 +105,7 @@ def _with_memory(find: Callable[..., Names], models: Path, file: Path) -> Callab
             found = find(module_path, prefix)
             if prefix is None:
                 with contextlib.suppress(OSError, TypeError, AttributeError):
-                    replace_file(file, _as_json(found))
+                    replace_file(file, _as_bytes(found))
             return found
         start = "" if prefix is None else f"{prefix}."
         return {
@@ -116,24 +116,29 @@ def _with_memory(find: Callable[..., Names], models: Path, file: Path) -> Callab
     return names_in
 
 
-def _as_json(names: Names) -> bytes:
+def _as_bytes(names: Names) -> bytes:
+    """The names as JSON, after a line with its hash: a damaged file may still be JSON."""
     entries = [
         [sorted(needs), {module: sorted(own) for module, own in modules.items()}]
         for needs, modules in names.items()
     ]
-    return json.dumps(entries).encode()
+    body = json.dumps(entries).encode()
+    return _hash(body) + b"\n" + body
+
+
+def _hash(body: bytes) -> bytes:
+    return hashlib.blake2b(body, digest_size=16).hexdigest().encode()
 
 
 def _read(file: Path) -> Names | None:
     """What was kept; None where nothing is, or the file is damaged."""
     try:
-        entries = json.loads(file.read_bytes())
-        names = {
+        told, _, body = file.read_bytes().partition(b"\n")
+        if told != _hash(body):
+            return None
+        return {
             frozenset(needs): {module: set(own) for module, own in modules.items()}
-            for needs, modules in entries
+            for needs, modules in json.loads(body)
         }
-    except (OSError, ValueError, TypeError, AttributeError):
+    except (OSError, ValueError, TypeError, AttributeError):  # or another version's
         return None
-    every = [word for needs, modules in names.items() for word in (*needs, *modules)]
-    every += [name for modules in names.values() for own in modules.values() for name in own]
-    return names if names and all(isinstance(word, str) for word in every) else None

@@ -1,13 +1,14 @@
 """The names of transformers' models, read from its files once."""
 
-import json
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from sharegen.engine.model.starting import kept_names
-from sharegen.engine.model.starting.kept_names import _read, _stamp, _with_memory
+from sharegen.engine.model.starting.kept_names import _as_bytes, _read, _stamp, _with_memory
 
 _NAMES = {
     frozenset({"torch"}): {"llama.modeling_llama": {"LlamaModel", "LlamaForCausalLM"}},
@@ -62,11 +63,15 @@ def test_other_folders_are_not_remembered(models, tmp_path):
     assert calls == [(tmp_path / "quantizers", None)] and not file.exists()
 
 
+_KEPT = _as_bytes(_NAMES)
+
+
 @pytest.mark.parametrize(
     "damaged",
-    [b"", b"\xff\x00", b"{}", b"[]", b"3", b"null", b'[["torch"]]', b'[[["torch"], ["a"]]]',
-     b'[[["torch"], {"a": [1]}]]', b'[[[1], {"a": ["b"]}]]', b'[[["torch"], {"a": 1}]]',
-     json.dumps([[["torch"], {"a": ["b"]}]]).encode()[:-3]],
+    [
+        b"", b"\xff\x00", b"{}", b"[]", b"3", _KEPT[:-3], _KEPT[1:], _KEPT.partition(b"\n")[2],
+        _KEPT.replace(b"LlamaModel", b"LlamaModem"), bytes(len(_KEPT)),
+    ],
 )  # fmt: skip
 def test_a_damaged_file_is_none_and_replaced(damaged, models, tmp_path):
     file = tmp_path / "names.json"
@@ -74,6 +79,19 @@ def test_a_damaged_file_is_none_and_replaced(damaged, models, tmp_path):
     calls = []
     assert _with_memory(_finder(calls), models, file)(models) == _NAMES
     assert calls == [(models, None)] and _read(file) == _NAMES
+
+
+def test_two_starts_at_once_find_the_same_and_leave_a_whole_file(models, tmp_path):
+    file, both = tmp_path / "names.json", threading.Barrier(2)
+
+    def find(path, prefix=None):
+        both.wait(60)  # neither has kept anything yet
+        return _finder([])(path, prefix)
+
+    with ThreadPoolExecutor() as starts:
+        found = [starts.submit(_with_memory(find, models, file), models) for _ in range(2)]
+    assert [each.result() for each in found] == [_NAMES, _NAMES]
+    assert _read(file) == _NAMES and list(tmp_path.glob("*.json*")) == [file]
 
 
 def test_names_that_cannot_be_kept_are_found_each_time(models, tmp_path):
