@@ -45,7 +45,9 @@ def journals_in(folders: list[Path]) -> Iterator[Listed]:
     paths: dict[Path, None] = {}
     for folder in folders:
         if not folder.exists():
-            raise DataError(f"{folder}: no such folder")
+            raise DataError(
+                f"{folder}: no such folder or journal: name yours, or run a job, which makes runs/"
+            )
         found = sorted(folder.glob("*.jsonl")) if folder.is_dir() else [folder]
         paths |= dict.fromkeys(path for path in found if _is_journal(path))
     yield from sorted(map(_listed, paths), key=lambda listed: listed.written, reverse=True)

@@ -97,8 +97,8 @@ class Job(Strict, ModelParameters):  # type: ignore[misc]
     vote: Annotated[
         bool,
         Parameter(
-            "Whether what a run tells of its answers is also the majority of each problem's "
-            "samples.",
+            "Whether a run's summary also says what the majority of each problem's samples gets "
+            "right.",
             examples=(False,),
         ),
     ] = True

@@ -42,7 +42,7 @@ _MAX_WORDS = 10_000_000  # of a document that is made: more than any context hol
 
 
 class Needles(Strict):
-    """A document made for the job, with facts planted through it (see needle.py)."""
+    """A document made for the job, with facts in it that are asked for."""
 
     words: Annotated[
         int,

@@ -28,4 +28,4 @@ def test_journals_are_listed_with_how_far_they_are(sharegen: Command, tmp_path: 
     (listed,) = json.loads(sharegen("runs", path, "--json").out)["runs"]
     assert (listed["samples"], listed["asked"], listed["is_running"]) == (1, 3, False)
     ran = sharegen("runs", tmp_path / "none")
-    assert ran.code == 1 and "no such folder" in ran.err
+    assert ran.code == 1 and "no such folder or journal" in ran.err

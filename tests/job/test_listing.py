@@ -49,5 +49,5 @@ def test_a_broken_one_is_listed_with_what_is_wrong(tmp_path: Path) -> None:
     second, first = journals_in([tmp_path])
     assert second.fault == "has no run file" and "is not JSON" in (first.fault or "")
     assert first.samples == second.samples == 2
-    with pytest.raises(DataError, match="nowhere: no such folder"):
+    with pytest.raises(DataError, match="nowhere: no such folder or journal: name yours"):
         list(journals_in([tmp_path / "nowhere"]))
