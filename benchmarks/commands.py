@@ -531,8 +531,9 @@ def card(
 
     Rows of one engine share its start. Each row is written to a file as soon as it is measured,
     and the same call goes on where it was cut off: a row is done where the folder has it from this
-    commit and card. What needs more cards or memory than there are is left out, with the reason.
-    `tables` then makes the page.
+    commit and card. What needs more cards or memory than there are is left out, with the reason. A
+    row that fails, or takes much longer than estimated, costs no other. `tables` then makes the
+    page.
 
     Example: python -m benchmarks card --budget 1500
 
