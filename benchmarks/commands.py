@@ -619,6 +619,41 @@ def start(
     typer.echo(f"written: {path}", err=True)
 
 
+@app.command("latents", cls=Command)
+def latents(
+    shape: Annotated[
+        str, typer.Argument(help="A shape's folder, such as benchmarks/shapes/glm-4.7-flash.")
+    ],
+    workload: Annotated[
+        str, typer.Option(help="The workload, as for `sharegen bench decode`.")
+    ] = "gsm8k",
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare greedy tokens instead, compiled and eager.")
+    ] = False,
+    max_sequences: Rows = 1024,
+    dtype: Dtype = "bfloat16",
+    device: Device = "cuda",
+    compile_model: CompileModel = True,
+) -> None:
+    """Time latent attention beside the same model with keys and values spread out.
+
+    Example: python -m benchmarks latents benchmarks/shapes/glm-4.7-flash
+
+    Example: python -m benchmarks latents benchmarks/shapes/rehearsal/glm-4.7-flash --check
+    --dtype float32
+    """
+    from benchmarks.latents import bench_latents, same_tokens
+
+    if check:
+        found = same_tokens(shape, dtype, device, (True, False) if compile_model else (False,))
+        typer.echo(json.dumps(found))
+        if any(found["differing"].values()):
+            raise typer.Exit(1)
+        return
+    for each in bench_latents(shape, workload, max_sequences, dtype, device, compile_model):
+        typer.echo(json.dumps(each))
+
+
 @app.command("tables", cls=Command)
 def tables() -> None:
     """Write the tables and the chart of speed, from the files in benchmarks/results/.

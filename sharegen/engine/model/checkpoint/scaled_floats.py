@@ -66,13 +66,15 @@ class MXFP4:
         numbers = torch.tensor([*_E2M1, *(-number for number in _E2M1)])
         powers = torch.tensor([*(2.0 ** (e - _MX_BIAS) for e in range(_MX_NAN)), torch.nan])
         pairs = torch.stack([numbers.repeat(16), numbers.repeat_interleave(16)], dim=-1)
+        of_byte = pairs.view(torch.int64).flatten()  # both numbers at once, some 8 times as fast
 
         def rows(place: tuple[int, ...], first: int, count: int) -> torch.Tensor:
             own = slice(first, first + count)
             factor = powers[part_of(scales, *place, own, slice(None)).int()]
             factor = usable(model, f"{name}_scales", factor)
-            bytes_ = part_of(blocks, *place, own, slice(None), slice(None)).int()
-            return (pairs[bytes_].flatten(-2) * factor[..., None]).flatten(1)
+            bytes_ = part_of(blocks, *place, own, slice(None), slice(None)).flatten().int()
+            wide = of_byte.index_select(0, bytes_).view(torch.float32)
+            return wide.view(*factor.shape, _MX_GROUP).mul_(factor[..., None]).flatten(1)
 
         shape = torch.Size([*leading, outputs, groups * _MX_GROUP])
         return Dequantised(shape, dtype, rows, small=True)
