@@ -33,7 +33,8 @@ def drawn(
 @pytest.mark.parametrize(
     ("size", "width", "has_bias"),
     [(14_336, 4096, False), (4096, 4096, False), (8192, 2048, False), (4096, 2048, False),
-     (4096, 2880, True), (2880, 32, True), (1000, 264, False)],
+     (4096, 2880, True), (2880, 32, True), (1000, 264, False),
+     (512, 16, False), (2048, 128, False), (2048, 1, False)],  # routers, and a gate of one output
 )  # fmt: skip
 def test_a_row_has_the_same_bits_among_any_number(size: int, width: int, has_bias: bool) -> None:
     steady_for(ROWS)
@@ -45,6 +46,15 @@ def test_a_row_has_the_same_bits_among_any_number(size: int, width: int, has_bia
         assert torch.equal(steady_product(x[:count], weight, bias), whole[:count]), count
     order = torch.randperm(1500, device="cuda")
     assert torch.equal(steady_product(x[order], weight, bias), whole[order])
+
+
+def test_a_router_in_float32() -> None:
+    steady_for(ROWS)
+    x, weight, _ = drawn(4096, 64, False, torch.float32)
+    assert not ways_of(weight, None).differing
+    whole = steady_product(x, weight, None)
+    for count in (1, 16, 33, 200, 1024):
+        assert torch.equal(steady_product(x[:count], weight, None), whole[:count]), count
 
 
 def test_an_odd_shape_holds_for_all_numbers_of_rows_that_are_not_told() -> None:
