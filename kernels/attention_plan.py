@@ -155,7 +155,8 @@ class AttentionPlan:
         self.shared_levels: tuple[int, ...] = ()
         self._room: tuple[int, ...] = (256, 512, 256, 2 * max_rows, 2 * max_rows)
         if arriving:
-            self._room = (max_rows, 2 * max_rows, 64 * max_rows, 4 * max_rows, 2 * max_rows)
+            rows = max(256, max_rows)  # few rows' contexts are cut into many items
+            self._room = (rows, 2 * rows, 64 * rows, 4 * rows, 4 * rows)
         self._allocate()
         self._whole = True  # the buffers are of one size, that of the room
 
