@@ -427,6 +427,32 @@ def test_frozen_and_tied_weights() -> None:
     assert not model.model.layers[0].mlp.up_proj.weight.requires_grad
 
 
+def test_the_deterministic_mode_repeats_a_rollout_to_the_bit() -> None:
+    """Its tokens and log-probabilities are 0.0 from those of other batches of the same weights."""
+    model = make_tiny("llama").train()
+    params = SamplingParams(n=4, temperature=0.7, max_tokens=8, logprobs=0, seed=5, ignore_eos=True)
+    options: dict[str, Any] = {
+        "kv_cache_memory": MEMORY, "deterministic": True, "logprobs_mode": "processed_logprobs",
+    }  # fmt: skip
+
+    def drawn(llm: LLM, prompts: list[Any]) -> list[list[tuple[int, float]]]:
+        outputs = llm.generate(prompts, params)
+        samples = [sample for output in outputs for sample in output.outputs]
+        return [[(each.token_id, each.logprob) for each in sample.completion.logprobs or ()]
+                for sample in samples]  # fmt: skip
+
+    with LLM(model, **options) as llm:
+        first = drawn(llm, PROMPTS)
+        llm.sleep()
+        loss(model).backward()
+        llm.wake_up()
+        llm.weights_changed()
+        assert drawn(llm, PROMPTS) == first
+    with LLM(model, max_sequences=3, **options) as llm:
+        backwards = drawn(llm, PROMPTS[::-1])
+    assert [each for i in (2, 1, 0) for each in backwards[4 * i : 4 * i + 4]] == first
+
+
 def test_layers_that_share_weights() -> None:
     """Their gradients add up, and a step moves both: one weight has two owners."""
     model: Any = make_tiny("llama").train()
