@@ -7,6 +7,7 @@ fills. Only what has changed since the last batch is sent again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 
 import numpy as np
 
@@ -386,10 +387,11 @@ class BatchRows:
         live = np.flatnonzero(self.position[: len(self.sequences)] >= 0)
         leaves = self._leaf[live]
         order = np.argsort(leaves, kind="stable")
-        starts = np.flatnonzero(np.diff(leaves[order])) + 1
-        found = [rows.tolist() for rows in np.split(live[order], starts)] if len(live) else []
-        found.sort()
-        return [(self._sequence(rows[0]).group.leaf, rows) for rows in found]
+        ends = (np.flatnonzero(np.diff(leaves[order])) + 1).tolist()
+        rows: list[int] = live[order].tolist()
+        parts = pairwise([0, *ends, len(rows)])
+        found = sorted(rows[start:end] for start, end in parts if end > start)
+        return [(self._sequence(part[0]).group.leaf, part) for part in found]
 
     def send_all_again(self) -> None:
         """What the last batch was to change may never have arrived."""
