@@ -54,8 +54,9 @@ class ForkServer:
                 self._process = begin(_PROGRAM, theirs.fileno())
 
     def load(self, model: ModelAhead) -> None:
-        """Let it load a model before it is asked for copies, which then have it. Nobody waits."""
-        assert self._process is not None
+        """Let it load a model, where it runs, for the copies to come; nobody waits for it."""
+        if self._process is None:
+            return
         said = pickle.dumps(model)
         with contextlib.suppress(OSError):  # it is gone: who asks for a copy says so
             self._line.sendall(NUMBER.pack(LOAD) + NUMBER.pack(len(said)) + said)
