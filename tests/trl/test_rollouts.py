@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from sharegen.engine.model.lent.lending import is_lent
-from sharegen.errors import RequestError, SharegenError, UsageError
+from sharegen.errors import RequestError, SharegenError, UsageError, WeightsMovedError
 from sharegen.trl.live import LiveEngine
 from tests.trl.trainers import Kept, grpo
 
@@ -109,6 +109,33 @@ def test_a_trainer_takes_the_module_of_one_that_was_interrupted(tmp_path: Path) 
     second = grpo(tmp_path, Kept(), model=first.model)
     second.train()
     assert not is_lent(first.model)
+
+
+@pytest.mark.slow
+@pytest.mark.turn(3)
+def test_weights_that_were_moved_have_a_new_engine_opened(tmp_path: Path) -> None:
+    opened: list[object] = []
+
+    def moved() -> None:
+        raise WeightsMovedError("the model's lm_head.weight was moved in memory")
+
+    class Watched(Kept):
+        def __call__(self, prompts: Any, trainer: Any) -> dict[str, list[Any]]:
+            for each in trainer.callback_handler.callbacks:
+                if isinstance(each, LiveEngine) and each._llm is not None:
+                    each._llm.weights_changed = moved  # type: ignore[method-assign]
+            drawn = super().__call__(prompts, trainer)
+            [live] = [each for each in trainer.callback_handler.callbacks
+                      if isinstance(each, LiveEngine)]  # fmt: skip
+            opened.append(live._llm)
+            return drawn
+
+    rollout = Watched()
+    trainer = grpo(tmp_path, rollout)
+    trainer.train()
+    assert len(opened) == 2 and opened[0] is not opened[1]
+    assert max(rollout.differences) < 1e-3
+    assert not is_lent(trainer.model)
 
 
 @pytest.mark.slow
