@@ -26,6 +26,7 @@ from sharegen.common.files import replace_file
 _PACKAGE = "transformers"
 _FINDS = f"{_PACKAGE}.utils.import_utils"  # the module whose function finds them
 _FUNCTION = "define_import_structure"
+_FORMAT = "after a hash"  # of the file
 _LIMIT = 8 << 20  # bytes, of all versions together; one is 0.2 MB
 
 Names = dict[frozenset[str], dict[str, set[str]]]
@@ -62,7 +63,7 @@ def _installed_models() -> Path | None:
 def _stamp(models: Path) -> str:
     """A name for all that they depend on: another installation writes these anew."""
     written = [os.stat(path).st_mtime_ns for path in (models, models / "__init__.py")]
-    made_of = (str(models), metadata.version(_PACKAGE), written)
+    made_of = (_FORMAT, str(models), metadata.version(_PACKAGE), written)
     return hashlib.blake2b(repr(made_of).encode(), digest_size=16).hexdigest()
 
 
