@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from transformers import AutoModelForCausalLM
 
 from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.execute.kv_cache import block_format
 from sharegen.engine.model.compile.stacking import decoder_layers
+from sharegen.engine.model.fp8.products import EMULATE
 from sharegen.engine.model.load import load_model
 from sharegen.kernels.cost import most_latent_readers
 from tests.engine.jobs import (
@@ -25,7 +28,7 @@ from tests.engine.jobs import (
     run,
     swap_always,
 )
-from tests.engine.tiny_models import TINY, make_tiny
+from tests.engine.tiny_models import TINY, make_tiny, tiny_config
 
 LATENT = [
     name
@@ -79,6 +82,21 @@ def test_a_token_takes_what_its_latent_does() -> None:
 
 
 @pytest.mark.turn(3)
+def test_fp8_weights_leave_latents_as_they_are_and_a_plan_knows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(EMULATE, "1")
+    config = tiny_config("deepseek_v3")
+    config.v_head_dim = 8  # of which the layer that spreads latents out would fit FP8
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    for weights in (True, False):
+        plain = load_model(tmp_path, device="cpu", weights=weights)
+        fp8 = load_model(tmp_path, device="cpu", weights=weights, quantization="fp8")
+        assert all(layer.latent is not None for layer in plain.layers)
+        assert [layer.latent for layer in fp8.layers] == [layer.latent for layer in plain.layers]
+        assert fp8.weights_bytes < plain.weights_bytes
+
+
 def test_in_the_memory_of_few_blocks_samples_are_preempted_and_nothing_changes() -> None:
     model = loaded("deepseek_v3")
     expected = results(make_engine(model))

@@ -175,11 +175,11 @@ def load_model(
         fingerprint = f"{fingerprint}+{fingerprint_of_source(lora)}"
     if not weights:
         stored = stored_quantization(source, config, quantization)
-        loaded = _prepare(build_on_meta(source, config, precision), source.name, fingerprint)
+        module = build_on_meta(source, config, precision)
         own = stored if isinstance(stored, StoredFP8) else None
         if quantization is not None or own is not None:
-            quantise_on_meta(loaded.model, source.name, own)
-        return loaded
+            quantise_on_meta(module, source.name, own)  # before it is probed, as in a run
+        return _prepare(module, source.name, fingerprint)
     if lora is None:
         module = load_weights(source, config, precision, target, quantization)
     else:
