@@ -231,4 +231,4 @@ def test_the_wheel_measures_little() -> None:
         for path in (ROOT / "sharegen" / "bench").glob("*.py")
         for line in path.read_text(encoding="utf-8").splitlines()
     ]
-    assert len(lines) <= 2600
+    assert len(lines) <= 2500

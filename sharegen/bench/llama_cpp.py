@@ -26,8 +26,8 @@ from rich.table import Table
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from sharegen.bench.generate import GenerationJob, Pace, config_for, time_sharegen
-from sharegen.bench.gguf_file import write_gguf
 from sharegen.common.extras import install
+from sharegen.engine.model.checkpoint.gguf_writer import write_gguf
 from sharegen.engine.model.checkpoint.source import quiet
 from sharegen.engine.model.load import load_model
 from sharegen.engine.parallel.messages import Setting

@@ -1,1 +1,1 @@
-"""Where a checkpoint lies and how its files are read: folders, adapters, unread tensors."""
+"""Where a checkpoint lies and how its files are read: folders, adapters, GGUF."""

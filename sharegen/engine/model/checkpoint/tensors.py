@@ -8,7 +8,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from transformers.utils import cached_file
 
 from sharegen.engine.model.checkpoint.source import Source
-from sharegen.engine.model.checkpoint.unread import Stored, Unread
+from sharegen.engine.model.stored.unread import Stored, Unread
 from sharegen.errors import ModelError
 
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"

@@ -13,19 +13,19 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.quantizers.auto import AutoHfQuantizer
 
 from sharegen.common.extras import install
-from sharegen.engine.model.checkpoint.dequantised import is_small
-from sharegen.engine.model.checkpoint.forms import Form, as_numbers, form_of
 from sharegen.engine.model.checkpoint.gguf import kinds_of, without_progress_bar
-from sharegen.engine.model.checkpoint.scaled_floats import FP8Blocks
 from sharegen.engine.model.checkpoint.source import Source, explained
-from sharegen.engine.model.checkpoint.stored_blocks import install_stored_blocks
 from sharegen.engine.model.checkpoint.tensors import stored_tensors, take_generation_config
-from sharegen.engine.model.checkpoint.unread import Unread
 from sharegen.engine.model.fp8.blocks import check_block_products
 from sharegen.engine.model.fp8.loading import ToFP8
 from sharegen.engine.model.fp8.quantising import quantise_in_place
 from sharegen.engine.model.fp8.stored_fp8 import StoredFP8, blocks_are_wanted, stored_fp8
 from sharegen.engine.model.starting.moving import move_to
+from sharegen.engine.model.stored.dequantised import is_small
+from sharegen.engine.model.stored.forms import Form, as_numbers, form_of
+from sharegen.engine.model.stored.scaled_floats import FP8Blocks
+from sharegen.engine.model.stored.stored_blocks import install_stored_blocks
+from sharegen.engine.model.stored.unread import Unread
 from sharegen.errors import ModelError
 
 

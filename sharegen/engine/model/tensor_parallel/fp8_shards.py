@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 import torch
 from transformers import PreTrainedModel
 
-from sharegen.engine.model.checkpoint.dequantised import is_small
-from sharegen.engine.model.checkpoint.unread import Unread
 from sharegen.engine.model.fp8.loading import (
     RowCount,
     as_stored,
@@ -32,6 +30,8 @@ from sharegen.engine.model.fp8.quantising import (
     quantise,
 )
 from sharegen.engine.model.fp8.stored_fp8 import StoredFP8
+from sharegen.engine.model.stored.dequantised import is_small
+from sharegen.engine.model.stored.unread import Unread
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.engine.model.tensor_parallel.sharding_plan import ShardSpec, TensorParallelPlan
 from sharegen.errors import ModelError

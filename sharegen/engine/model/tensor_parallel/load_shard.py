@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from sharegen.engine.model.checkpoint.scaled_floats import FP8Blocks
 from sharegen.engine.model.checkpoint.source import Source, quiet
 from sharegen.engine.model.checkpoint.weights import (
     build_on_meta,
@@ -22,6 +21,7 @@ from sharegen.engine.model.fp8.stored_fp8 import SWITCH, StoredFP8, blocks_are_w
 from sharegen.engine.model.probe import IMPLEMENTATION as PROBE
 from sharegen.engine.model.probe import probe
 from sharegen.engine.model.rope import hold_frequencies
+from sharegen.engine.model.stored.scaled_floats import FP8Blocks
 from sharegen.engine.model.tensor_parallel.collectives import install_collectives
 from sharegen.engine.model.tensor_parallel.fp8_shards import places_of_shards, quantise_shard
 from sharegen.engine.model.tensor_parallel.ranks import Ranks

@@ -17,12 +17,12 @@ from torch import nn
 from torch.nn.modules import module as registration
 from transformers import PreTrainedModel
 
-from sharegen.engine.model.checkpoint.forms import Form, as_numbers
 from sharegen.engine.model.checkpoint.source import Source, explained
 from sharegen.engine.model.checkpoint.tensors import stored_tensors, take_generation_config
-from sharegen.engine.model.checkpoint.unread import Unread
 from sharegen.engine.model.checkpoint.weights import refuse_missing
 from sharegen.engine.model.fp8.quantising import Place
+from sharegen.engine.model.stored.forms import Form, as_numbers
+from sharegen.engine.model.stored.unread import Unread
 from sharegen.engine.model.tensor_parallel.fp8_shards import install_stored_shard, quantise_shard
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.engine.model.tensor_parallel.sharding_plan import TensorParallelPlan

@@ -17,7 +17,7 @@ from gguf import (
 )
 from transformers import PreTrainedModel
 
-from sharegen.bench.gguf_file import pairs_side_by_side
+from sharegen.engine.model.checkpoint.gguf_writer import pairs_side_by_side
 from tests.engine.tiny_models import make_tiny
 
 TEMPLATE = "{% for message in messages %}<u>{{ message['content'] }}{% endfor %}<a>"

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from sharegen.bench.gguf_file import write_gguf
+from sharegen.engine.model.checkpoint.gguf_writer import write_gguf
 from sharegen.errors import ModelError, SharegenError, UsageError
 from tests.tiny import save_tiny_model
 

@@ -29,7 +29,7 @@ from sharegen.engine.model.load import load_model
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.errors import ModelError
 from tests.engine.jobs import GREEDY, forest, make_engine, requests_of, run
-from tests.engine.model.checkpoint.packers import fp8_blocks, store
+from tests.engine.model.stored.packers import fp8_blocks, store
 from tests.engine.tiny_models import tiny_config
 
 SETTINGS = {"quant_method": "fp8", "weight_block_size": [128, 128],

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from sharegen.engine.model.checkpoint.four_bits import AWQ, GPTQ, PackedRows
-from sharegen.engine.model.checkpoint.scaled_floats import MXFP4, FP8Blocks
-from sharegen.engine.model.checkpoint.unread import Unread
 from sharegen.engine.model.fp8.blocks import BLOCK
 from sharegen.engine.model.fp8.products import E4M3
+from sharegen.engine.model.stored.four_bits import AWQ, GPTQ, PackedRows
+from sharegen.engine.model.stored.scaled_floats import MXFP4, FP8Blocks
+from sharegen.engine.model.stored.unread import Unread
 from sharegen.errors import ModelError
 
 Integers = GPTQ | AWQ | PackedRows

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 import torch
 
-from sharegen.engine.model.checkpoint.dequantised import (
+from sharegen.engine.model.stored.dequantised import (
     Dequantised,
     check_shape,
     part_of,
     unpack,
     usable,
 )
-from sharegen.engine.model.checkpoint.unread import Unread
+from sharegen.engine.model.stored.unread import Unread
 from sharegen.errors import ModelError
 
 _AWQ_PLACES = [0, 4, 1, 5, 2, 6, 3, 7]

@@ -13,16 +13,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 from transformers import AutoModelForCausalLM, Mxfp4Config, PreTrainedModel
 
-from sharegen.engine.model.checkpoint import dequantised
 from sharegen.engine.model.checkpoint.source import load_config, locate
-from sharegen.engine.model.checkpoint.unread import Stored
 from sharegen.engine.model.checkpoint.weights import load_weights
 from sharegen.engine.model.fp8 import quantising
 from sharegen.engine.model.fp8.products import E4M3, EMULATE
 from sharegen.engine.model.load import load_model
+from sharegen.engine.model.stored import dequantised
+from sharegen.engine.model.stored.unread import Stored
 from sharegen.errors import ModelError
 from tests.engine.jobs import GREEDY, forest, make_engine, requests_of, run
-from tests.engine.model.checkpoint.packers import Tensors, mxfp4, plain, rewrite
+from tests.engine.model.stored.packers import Tensors, mxfp4, plain, rewrite
 from tests.engine.tiny_models import tiny_config
 
 SETTINGS = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from sharegen.engine.model.checkpoint.unread import Unread, leaves
+from sharegen.engine.model.stored.unread import Unread, leaves
 from sharegen.errors import ModelError
 
 _PIECE = 2**22  # numbers that are wide at a time

@@ -10,13 +10,13 @@ import torch
 from safetensors.torch import save_file
 
 from sharegen.engine.model.checkpoint.source import load_config, locate
-from sharegen.engine.model.checkpoint.unread import Stored, Unread
 from sharegen.engine.model.checkpoint.weights import build_on_meta, load_weights
+from sharegen.engine.model.stored.unread import Stored, Unread
 from sharegen.engine.model.tensor_parallel.load_shard import load_shard, plan_shards
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.engine.model.tensor_parallel.shard import read_own_shards
-from tests.engine.model.checkpoint.packers import store
-from tests.engine.model.checkpoint.test_forms import FORMS
+from tests.engine.model.stored.packers import store
+from tests.engine.model.stored.test_forms import FORMS
 from tests.engine.tiny_models import make_tiny
 
 CPU = torch.device("cpu")

@@ -12,11 +12,11 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from sharegen.engine.model.checkpoint.dequantised import Dequantised
-from sharegen.engine.model.checkpoint.unread import Unread, leaves, with_leaves
 from sharegen.engine.model.fp8.blocks import BLOCK, FP8BlockLinear
 from sharegen.engine.model.fp8.experts import IMPLEMENTATION, is_known, projections
 from sharegen.engine.model.fp8.products import E4M3
+from sharegen.engine.model.stored.dequantised import Dequantised
+from sharegen.engine.model.stored.unread import Unread, leaves, with_leaves
 from sharegen.errors import ModelError
 
 

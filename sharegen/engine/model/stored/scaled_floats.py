@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
-from sharegen.engine.model.checkpoint.dequantised import Dequantised, check_shape, part_of, usable
-from sharegen.engine.model.checkpoint.unread import Unread
 from sharegen.engine.model.fp8.blocks import BLOCK
+from sharegen.engine.model.stored.dequantised import Dequantised, check_shape, part_of, usable
+from sharegen.engine.model.stored.unread import Unread
 
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _MX_GROUP = 32

@@ -10,14 +10,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from sharegen.engine.model.checkpoint.forms import as_numbers, form_of
-from sharegen.engine.model.checkpoint.unread import Stored, Unread
 from sharegen.engine.model.fp8.products import E4M3, EMULATE
 from sharegen.engine.model.load import load_model
+from sharegen.engine.model.stored.forms import as_numbers, form_of
+from sharegen.engine.model.stored.unread import Stored, Unread
 from sharegen.errors import ModelError
 from tests.engine.jobs import GREEDY, forest, make_engine, requests_of, run
-from tests.engine.model.checkpoint import packers
-from tests.engine.model.checkpoint.packers import Packer, Tensors, rewrite, store
+from tests.engine.model.stored import packers
+from tests.engine.model.stored.packers import Packer, Tensors, rewrite, store
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*dequantised to")
 
