@@ -19,9 +19,14 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
+import transformers
+from packaging.version import Version
 
 from sharegen.common.extras import install
 from sharegen.errors import ModelError
+
+# Earlier ones make models of GGUF files whose attention keeps its own implementation.
+READS_GGUF = Version(transformers.__version__).release >= (5, 23)
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -73,6 +78,11 @@ def check_gguf(file: Path) -> None:
     for package in ("gguf", "accelerate"):
         if find_spec(package) is None:
             raise ModelError(f"{file} is a GGUF file, which needs {package}: {install('gguf')}")
+    if not READS_GGUF:
+        raise ModelError(
+            f"{file} is a GGUF file, which needs transformers 5.23 or later: here is "
+            f"{transformers.__version__}"
+        )
     header = read_header(file)
     _check_tensors(file, header)
     architecture = header.metadata.get("general.architecture")

@@ -15,6 +15,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from sharegen import LLM
 from sharegen.engine.core.request import SamplingParams
+from sharegen.engine.model.checkpoint import gguf
 from sharegen.engine.model.checkpoint.gguf import kinds_of, read_header, scale_positions
 from sharegen.engine.model.checkpoint.source import load_config, locate
 from sharegen.engine.model.checkpoint.tokenizer import load_tokenizer
@@ -29,7 +30,10 @@ from tests.engine.tiny_models import tiny_config
 
 ROOT = Path(__file__).parents[4]
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*dequantised to")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*dequantised to"),
+    pytest.mark.skipif(not gguf.READS_GGUF, reason="needs transformers 5.23"),
+]
 
 
 @pytest.fixture
@@ -43,6 +47,12 @@ def message(file: Path, **options: object) -> str:
     told = str(error.value)
     assert "\n" not in told and str(file) in told
     return told
+
+
+def test_an_earlier_transformers_is_told(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tiny_gguf(file, GGMLQuantizationType.Q8_0)
+    monkeypatch.setattr(gguf, "READS_GGUF", False)
+    assert "needs transformers 5.23 or later: here is 5." in message(file)
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_1", "BF16"])
