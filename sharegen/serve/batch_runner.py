@@ -152,14 +152,14 @@ class BatchRunner:
             if batch.status == "validating":
                 self._check_soon(batch.id)
         while not self._ends:
-            name = next(filter(self._is_due, self._batches), None)
+            name = next(filter(self._may_run, self._batches), None)
             if name is None:
                 self._changed.clear()
                 await self._changed.wait()
             else:
                 await self._guarded(name, self._answer(name))
 
-    def _is_due(self, name: str) -> bool:
+    def _may_run(self, name: str) -> bool:
         batch = self._batches[name]
         return not batch.is_over and batch.status != "validating"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache, partial
 
 from sharegen.results.answers import wording
 from sharegen.results.answers.boxed import last_box
@@ -63,6 +64,7 @@ def _read(passage: Passage) -> Reading | None:
     if found is not None:
         later = None if found.answer == "" else _instead(passage, found)
         return later or (found if found.answer else None)
+    opening = cache(partial(_opening, passage))  # of all sentences alike, and many ask
     for place, sentence in enumerate(backwards(passage)):
         if sentence.is_aside and not _OPENS.match(sentence.text):
             continue
@@ -71,7 +73,7 @@ def _read(passage: Passage) -> Reading | None:
         found = (
             _taken_back(passage, sentence)
             or _said(passage, sentence.start, sentence.end)
-            or _opening(passage)
+            or opening()
             or _in_sentence(passage, sentence.start, sentence.end)
         )
         if found is not None:
