@@ -199,7 +199,7 @@ def test_quantisation_that_nobody_knows_is_refused(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("missing", "told"),
     [
-        ("accelerate", "is quantised (torchao), and loading it needs accelerate: pip install"),
+        ("accelerate", "is quantised (torchao), and loading it needs accelerate: "),
         ("torchao", "it needs the package torchao: pip install torchao"),
     ],
 )
