@@ -64,6 +64,8 @@ def majority_at_k(
     number = len(answers)
     if any(not 1 <= k <= number for k in ks):
         raise ValueError(f"maj@{ks[0]} to maj@{ks[-1]} of {number} samples")
+    if not ks:  # of a problem without judged samples
+        return []
     codes = {name: code for code, name in enumerate(dict.fromkeys(a for a in answers if a))}
     votes = np.array([codes[a] if a else -1 for a in answers])
     is_right = np.array([*(right[name] for name in codes), False])  # -1, no vote, is wrong

@@ -188,3 +188,7 @@ def test_no_interval_is_certain_where_all_are_right_or_none_is() -> None:
     assert paired_interval([0.5, -0.5, 1.0]) == bootstrap_interval([0.5, -0.5, 1.0])
     [estimate] = pass_estimates([(4, 4)] * 10, [2])
     assert estimate.name == "pass@2" and 0.6 < estimate.low < 0.7 and estimate.high == 1
+
+
+def test_no_samples_have_no_majority() -> None:
+    assert majority_at_k([], {}, []) == []
