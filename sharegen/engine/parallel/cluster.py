@@ -126,6 +126,14 @@ class Cluster:
             ray.shutdown()
 
 
+def _options(address: str) -> dict[str, JobConfig]:
+    """What keeps workers from importing from the current folder before anything else.
+
+    A client's server does that by itself, and a client cannot send it.
+    """
+    return {} if address.startswith("ray://") else {"job_config": JobConfig(_client_job=True)}
+
+
 def _connect(address: str) -> None:
     given = _ADDRESS.fullmatch(address)
     if address != "auto" and given is None:
@@ -139,8 +147,7 @@ def _connect(address: str) -> None:
             address,
             log_to_driver=False,
             logging_level=logging.ERROR,
-            # Else Ray has workers import from the current folder before anything else.
-            job_config=JobConfig(_client_job=True),
+            **_options(address if given is None else given[0]),
         )
     except (ConnectionError, RuntimeError, ValueError) as error:
         text = str(error)
