@@ -218,7 +218,8 @@ def finished(sharegen: Command, job: list[object]) -> Path:
     """A journal with answers, its run.json beside it."""
     assert sharegen(*job).code == 0
     path = Path("out.jsonl").resolve()
-    records = [Record(**(vars(each) | {"answer": "9"})) for each in read(path)]
+    said = {"completion": "#### 9", "answer": "9", "finish_reason": "stop"}  # it is read anew
+    records = [Record(**(vars(each) | said)) for each in read(path)]
     path.write_bytes(b"".join(record.to_line() for record in records))
     return path
 
@@ -244,6 +245,8 @@ def read_odd_lines(
         expected.setdefault(record.problem_id, set()).add(record.sample or 0)
     said = use(sharegen, journal, expected)
     for number, (_, line) in enumerate(mixed, start=1):
+        if not line.strip(b" \t\r\0"):
+            continue  # blanks, and the zeros that a crash leaves, are passed over
         try:
             Record.from_line(line)
         except ValueError:
