@@ -143,7 +143,7 @@ gpt-oss-120b, which is stored in MXFP4, takes 110 GiB with `--quantization fp8` 
 room for 1,024 sequences of 256 tokens.
 
 A GGUF file is given as `--model FILE.gguf` or `LLM("FILE.gguf")`; it needs
-the extra `gguf` ([install](../install.md#extras)). Refused in one line: an
+the extra `gguf` ([install](../install.md#extras)) and transformers 5.23. Refused in one line: an
 architecture that transformers does not read from GGUF files, a file that is cut short, a tensor of
 a kind that is not known, a tokenizer that transformers cannot make of it, and positions that the
 file scales in another way than Llama 3 does (YaRN, long RoPE): transformers would leave it out.
