@@ -36,20 +36,22 @@ def bench_latents(
     shape: str, load_name: str, max_sequences: int, dtype: str, device: str, compile_model: bool
 ) -> Iterator[dict[str, Any]]:
     """The numbers of each form. Raises UsageError for a shape without latents."""
-    job = workload(load_name)
     for form in FORMS:
-        with _engine(shape, form, max_sequences, dtype, device, compile_model) as engine:
-            if form == "latents":
-                _check_has_latents(engine, shape)
-            said: dict[str, Any] = {
-                "bench": "latents",
-                "shape": shape,
-                "form": form,
-                "workload": load_name,
-            }
-            fit = rows_that_fit(engine, job, _LEVELS)
-            said |= {"own_token_bytes": _own_token_bytes(engine), "fitting_rows": fit}
-            yield said | measure(engine, job, _LEVELS, 0.7)
+        yield _measured(shape, form, load_name, max_sequences, dtype, device, compile_model)
+
+
+def _measured(
+    shape: str, form: str, load_name: str, rows: int, dtype: str, device: str, compile_model: bool
+) -> dict[str, Any]:
+    """The numbers of one form, of whose engine nothing is left for the other's to lie beside."""
+    job = workload(load_name)
+    with _engine(shape, form, rows, dtype, device, compile_model) as engine:
+        if form == "latents":
+            _check_has_latents(engine, shape)
+        said: dict[str, Any] = {"bench": "latents", "shape": shape, "form": form}
+        said |= {"workload": load_name, "own_token_bytes": _own_token_bytes(engine)}
+        said |= {"fitting_rows": rows_that_fit(engine, job, _LEVELS)}
+        return said | measure(engine, job, _LEVELS, 0.7)
 
 
 def same_tokens(shape: str, dtype: str, device: str, compiled: Sequence[bool]) -> dict[str, Any]:
