@@ -312,6 +312,11 @@ class Engine:
         return self.scheduler.max_sequences
 
     @property
+    def num_unfinished(self) -> int:
+        """The number of samples that run or wait."""
+        return self.scheduler.num_unfinished
+
+    @property
     def has_work(self) -> bool:
         """Whether something of the job is not finished."""
         return self.scheduler.has_work or bool(self._in_flight)

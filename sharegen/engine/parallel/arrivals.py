@@ -1,7 +1,9 @@
 """A worker's side of requests that arrive while others run: which can run, and how far they are.
 
 A step that computes prompts reads all weights for a few rows, and those that decode wait for it. So
-where many decode, what comes is gathered for some steps; what comes alone is admitted at once.
+what comes is gathered for some of their steps, the more of them the fewer it is beside those; what
+is as much as they are is admitted at once. Under a burst prompts and decoding take turns: the first
+answers leave while others are drawn, and not all at the end.
 """
 
 from __future__ import annotations
@@ -21,15 +23,23 @@ TOGETHER_SECONDS = 0.003
 """For which the first request waits, where nothing runs, for those that come with it."""
 
 _STEPS = 8
-"""Steps between two admissions, where those that wait are few beside those that decode."""
+"""Decoding steps between two admissions, where those that wait are few beside those that run."""
+
+_LEAST_STEPS = 4
+"""Decoding steps between two admissions, where those that wait are fewer than those that run."""
 
 _MANY = 8
-"""Samples that decode for one that waits, from which those that wait are few."""
+"""Samples that run for one that waits, from which those that wait are few."""
 
 
 def is_time(waiting: int, running: int, steps: int) -> bool:
-    """Whether to admit so many samples, so many steps after the last ones."""
-    return steps >= _STEPS or _MANY * waiting >= running
+    """Whether to admit so many samples, so many decoding steps after the last ones.
+
+    running: samples that were admitted and have not ended, those with no token yet among them.
+    """
+    if waiting >= running:
+        return True
+    return steps >= (_LEAST_STEPS if _MANY * waiting >= running else _STEPS)
 
 
 @dataclass
@@ -47,7 +57,7 @@ class Arrivals:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._waiting: list[Request] = []
-        self._steps = _STEPS  # since the last were admitted
+        self._admitted = -_STEPS  # after which decoding step the last were
         self._streams: dict[int, _Stream] = {}  # by key
         self._refused: dict[int, SharegenError] = {}
 
@@ -71,12 +81,13 @@ class Arrivals:
 
     def admit(self) -> None:
         """Before each step: give the engine what has come, except what can never run."""
-        self._steps += 1
-        waiting = sum(len(request.samples) for request in self._waiting)
-        running = self._engine.stats.running if self._engine.has_work else 0
-        if not waiting or not is_time(waiting, running, self._steps):
+        if not self._waiting:
             return
-        self._steps = 0
+        waiting = sum(len(request.samples) for request in self._waiting)
+        now = self._engine.stats.decode_steps
+        if not is_time(waiting, self._engine.num_unfinished, now - self._admitted):
+            return
+        self._admitted = now
         requests, self._waiting = self._waiting, []
         good = []
         for request, error in zip(requests, self._engine.errors(requests), strict=True):

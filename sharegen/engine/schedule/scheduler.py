@@ -384,6 +384,11 @@ class Scheduler:
         return self.rows.num_running
 
     @property
+    def num_unfinished(self) -> int:
+        """Samples that wait or run, those among them whose prompt is being computed."""
+        return sum(group.unfinished for group in self._unfinished)
+
+    @property
     def needs_sync(self) -> bool:
         """Return whether the next step must wait for those in flight.
 
