@@ -174,10 +174,10 @@ class Api:
 
     async def _whole(self, request: Request, answer: Answer, ticket: Ticket) -> dict[str, Any]:
         """The answer when all of it is there. Raises Refusal, or ClientDisconnect."""
-        gone = asyncio.ensure_future(disconnected(request))
+        gone = _leaving(ticket, request)
         try:
             while not answer.is_whole:
-                answer.add((await _next(ticket, gone)).finished)
+                answer.add((await _next(ticket)).finished)
         finally:
             gone.cancel()
             if not answer.is_whole:
@@ -188,9 +188,9 @@ class Api:
 
     async def _stream(self, request: Request, answer: Answer, ticket: Ticket) -> Response:
         """The answer from its first token on: what is wrong before it is no stream."""
-        gone = asyncio.ensure_future(disconnected(request))
+        gone = _leaving(ticket, request)
         try:
-            first = await _next(ticket, gone)
+            first = await _next(ticket)
         except BaseException:
             self._loop.cancel(ticket)
             raise
@@ -239,17 +239,26 @@ async def _events(answer: Answer, ticket: Ticket, news: News) -> AsyncIterator[b
     yield event("[DONE]")
 
 
-async def _next(ticket: Ticket, gone: asyncio.Future[None]) -> News:
-    """The next news of a ticket. Raises Refusal for an error, ClientDisconnect if `gone` is."""
-    came = asyncio.ensure_future(ticket.news())
-    await asyncio.wait((came, gone), return_when=asyncio.FIRST_COMPLETED)
-    if not came.done():
-        came.cancel()
+async def _next(ticket: Ticket) -> News:
+    """The next news of a ticket. Raises Refusal for an error, ClientDisconnect if nobody waits."""
+    news = await ticket.news()
+    if ticket.is_left:
         raise ClientDisconnect
-    news = came.result()
     if news.error is not None:
         raise _failure(news)
     return news
+
+
+def _leaving(ticket: Ticket, request: Request) -> asyncio.Future[None]:
+    """What tells a ticket when its client has gone, until it is cancelled."""
+
+    def tell(gone: asyncio.Future[None]) -> None:
+        if not gone.cancelled():
+            ticket.leave()
+
+    gone = asyncio.ensure_future(disconnected(request))
+    gone.add_done_callback(tell)
+    return gone
 
 
 async def disconnected(request: Request) -> None:

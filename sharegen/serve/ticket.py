@@ -57,8 +57,14 @@ class Ticket:
         self.requests = requests
         self.streams = streams
         self.left = sum(len(request.samples) for request in requests)
+        self.is_left = False  # whether the client has gone
         self._news = News()
         self._changed = asyncio.Event()
+
+    def leave(self) -> None:
+        """The client has gone: whoever waits for news has an empty one."""
+        self.is_left = True
+        self._changed.set()
 
     def put(self, news: News) -> None:
         """Something has happened."""
