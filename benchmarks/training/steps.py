@@ -27,7 +27,9 @@ from trl import GRPOConfig, GRPOTrainer
 
 from benchmarks.measurement import Difference, Peer, Training
 from benchmarks.training.noise import Drawn, differences, masked, trained
+from benchmarks.training.peer import generate_batch
 from sharegen.bench.shapes import random_model, vocabulary
+from sharegen.common.log import log
 from sharegen.engine.model.checkpoint.source import resolve_device
 from sharegen.errors import UsageError
 from sharegen.trl import Rollout
@@ -139,6 +141,7 @@ class _Clock(TrainerCallback):
         step = self._watched.steps[-1]
         step.trainer_peak, step.in_use = _peak(), _in_use()
         step.seconds = time.perf_counter() - self._began - step.beside
+        log(f"step {len(self._watched.steps)}: {step}")
 
 
 def measure(asked: Asked) -> Measured:
@@ -154,6 +157,7 @@ def measure(asked: Asked) -> Measured:
         trainer = _trainer(asked, module, tokenizer, watched, folder)
         trainer.train()
     training = _summary(watched)
+    log(training.model_dump_json(exclude_defaults=True))  # it is there, whatever the peer does
     later = watched.steps[1:] or watched.steps
     peer = None
     if asked.peer:
@@ -161,7 +165,9 @@ def measure(asked: Asked) -> Measured:
         trainer.optimizer = None  # whose states would take the peer's memory
         trainer.accelerator.free_memory()
         module.zero_grad()
-        peer = _peer(asked, module, [_ids(row, tokenizer) for row in rows])
+        ids = [_ids(row, tokenizer) for row in rows[: asked.prompts]]
+        every = [each for each in ids for _ in range(asked.samples)]
+        peer = generate_batch(module, every, asked.peer, asked.output)
     tokens, seconds = sum(each.tokens for each in later), sum(each.rollout for each in later)
     return Measured(training, weights, tokens, seconds, peer)
 
@@ -254,35 +260,6 @@ def _summary(watched: _Watched) -> Training:
         sequences=sum(each.sequences for each in steps),
         masked=sum(each.masked for each in steps),
         differences=tuple(watched.differences),
-    )
-
-
-def _peer(asked: Asked, module: Any, prompts: list[list[int]]) -> Peer:
-    """transformers' continuous batching over the same module: as many sequences, of fewer tokens,
-    for it is slower. It draws each prompt's samples from a prompt of their own.
-    """
-    import transformers
-    from transformers import GenerationConfig
-
-    module.eval()
-    given = [ids for ids in prompts[: asked.prompts] for _ in range(asked.samples)]
-    seconds, tokens = 0.0, 0
-    for length in (4, asked.peer):  # the first call is one to warm up
-        config = GenerationConfig(
-            max_new_tokens=length, do_sample=True, temperature=1.0, top_k=0, eos_token_id=-1,
-            pad_token_id=0,
-        )  # fmt: skip
-        began = time.perf_counter()
-        found = module.generate_batch(given, generation_config=config, progress_bar=False)
-        seconds = time.perf_counter() - began
-        tokens = sum(len(each.generated_tokens) for each in found.values())
-    return Peer(
-        name="transformers",
-        version=transformers.__version__,
-        mode="generate_batch",
-        tokens_per_second=tokens / seconds,
-        sitting="same",
-        note=f"{len(given)} sequences of {asked.peer} tokens",
     )
 
 

@@ -12,6 +12,7 @@ import torch
 from benchmarks.measurement import Difference, Measurement, Training
 from benchmarks.tables.training import training_tables
 from benchmarks.training.noise import Drawn, _between, masked, padded
+from benchmarks.training.peer import extrapolated
 
 needs_trl = pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="needs trl")
 
@@ -77,3 +78,10 @@ def test_two_steps_over_random_weights(tmp_path: Path) -> None:
     by_name = {each.what: each for each in training.differences}
     assert 0 <= by_name["rollout and trainer"].mean < 0.05
     assert len(by_name) == 4  # a head in float32 leaves no module that is so throughout
+
+
+def test_a_peer_that_drew_less_is_taken_on_at_its_last_pace() -> None:
+    times = [[1.0, 2.0, 3.0], [2.0, 3.0, 4.0]]  # all have a token at 2.0, then 3 tokens in 2 s
+    assert extrapolated(times, 3) == 4.0
+    assert extrapolated(times, 6) == pytest.approx(2.0 + 9 * 2 / 3)
+    assert extrapolated([[1.0], [2.0]], 1) == 2.0
