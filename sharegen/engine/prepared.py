@@ -17,7 +17,7 @@ import torch
 
 from sharegen.common.start_clock import COMPILING, START, WARMING_UP
 from sharegen.engine.config import MAX_SEQUENCES, EngineConfig
-from sharegen.engine.core.batch import FIXED_CHUNK, Batch
+from sharegen.engine.core.batch import Batch
 from sharegen.engine.execute.agreement import Agreement
 from sharegen.engine.execute.attention import attention_for
 from sharegen.engine.execute.determinism import MOST_THREADS, check_deterministic
@@ -26,7 +26,13 @@ from sharegen.engine.execute.graphs import StepGraphs
 from sharegen.engine.execute.headroom import free_memory, kv_cache_memory, memory_again
 from sharegen.engine.execute.kv_cache import KVCache, block_format, check_kv_cache_dtype
 from sharegen.engine.execute.memory import blocks_in, slots_in
-from sharegen.engine.execute.padding import all_sizes, graph_rows, padded_rows, steady_rows
+from sharegen.engine.execute.padding import (
+    all_sizes,
+    graph_rows,
+    padded_rows,
+    steady_chunk,
+    steady_rows,
+)
 from sharegen.engine.execute.process import best_threads
 from sharegen.engine.execute.room import Room
 from sharegen.engine.execute.runner import Runner
@@ -122,7 +128,7 @@ class Prepared:
         self.max_sequences = config.max_sequences or MAX_SEQUENCES[model.device.type]
         self.chunk_tokens = config.prefill_tokens or (8192 if on_gpu else 512)
         if config.deterministic and on_gpu:
-            self.chunk_tokens = max(self.chunk_tokens, FIXED_CHUNK)
+            self.chunk_tokens = steady_chunk(self.chunk_tokens)
         check_kv_cache_dtype(config.kv_cache_dtype, model.device)
         if config.deterministic:
             check_deterministic(model)

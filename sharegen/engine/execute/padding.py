@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sharegen.engine.core.batch import FIXED_CHUNK
+
 _LEAST_STEADY = 16  # on a GPU, where torch cuts fewer rows' sums into other parts
 _LEAST_ROWS = 32  # of a few rows, or an odd end, products and vectors round otherwise
 
@@ -26,6 +28,11 @@ def steady_rows(count: int) -> int:
     to depend on the others.
     """
     return max(_LEAST_STEADY, graph_rows(count))
+
+
+def steady_chunk(asked: int) -> int:
+    """The most tokens of a prefill batch there: a whole chunk has room, and so has its padding."""
+    return steady_rows(max(asked, FIXED_CHUNK))
 
 
 def all_sizes(padded: Callable[[int], int], most: int) -> tuple[int, ...]:
