@@ -38,7 +38,7 @@ from sharegen.engine.model.lent.sharded import refuse_sharded
 from sharegen.engine.model.loaded import LoadedModel, on
 from sharegen.engine.model.probe import IMPLEMENTATION as PROBE
 from sharegen.engine.model.probe import embedding_weight, probe, refusal
-from sharegen.engine.model.rope import hold_frequencies
+from sharegen.engine.model.rope import hold_frequencies, make_frequencies_once
 from sharegen.engine.model.self_check import TESTED, self_check
 from sharegen.engine.model.states.mixers import install
 from sharegen.engine.model.tensor_parallel.load_shard import load_shard, random_shard
@@ -295,6 +295,7 @@ def _prepare(module: PreTrainedModel, name: str, fingerprint: str) -> LoadedMode
         held = hold_frequencies(module)
         for frequencies in held:
             undo.callback(frequencies.release)
+        make_frequencies_once(module, undo)
         module.set_attn_implementation(PROBE)
         recording, vocab_size = probe(module, name)
         module.set_attn_implementation(IMPLEMENTATION)

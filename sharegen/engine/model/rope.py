@@ -9,9 +9,13 @@ of cosines and sines, which any scaled RoPE of it has two of, by length.
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 _STEADY = "default"  # a type for which transformers' rotary embeddings recompute nothing
@@ -49,6 +53,41 @@ def hold_frequencies(model: nn.Module) -> list[HeldFrequencies]:
             if moving:
                 module.rope_type = rope_type | dict.fromkeys(moving, _STEADY)
     return held
+
+
+def make_frequencies_once(model: nn.Module, undo: ExitStack) -> None:
+    """Let a rotary embedding that makes its frequencies anew in every forward keep them.
+
+    phimoe's makes them on the host, and for a scaled RoPE asks there for the longest position: a
+    GPU's step that copies from the host, or is waited for, is captured in no CUDA graph. undo:
+    takes what takes that back.
+    """
+    for module in model.modules():
+        code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+        if code is not None and {"rope_init_fn", "inv_freq", "short_mscale"} <= _names_in(code):
+            module.forward = _kept_frequencies(module)
+            undo.callback(delattr, module, "forward")
+
+
+def _names_in(code: Any) -> set[str]:
+    constants = {each for each in code.co_consts if isinstance(each, str)}
+    return {*code.co_names, *code.co_varnames, *constants}
+
+
+def _kept_frequencies(module: Any) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+    """What its forward computes below the original length, where the short scale holds."""
+    parameters = module.config.rope_parameters
+    made, scale = module.rope_init_fn(module.config)
+    frequencies = made.to(module.inv_freq.device, torch.float32)
+    if parameters["rope_type"] != _STEADY:
+        scale = parameters["short_mscale"]
+
+    def forward(x: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        angles = position_ids[..., None].float() * frequencies
+        both = torch.cat((angles, angles), dim=-1)
+        return (both.cos() * scale).to(x.dtype), (both.sin() * scale).to(x.dtype)
+
+    return forward
 
 
 def _moves(rope_type: Any) -> bool:
