@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
@@ -265,28 +267,43 @@ def same_bits(
     kv_cache_dtype: Annotated[str, typer.Option(help="auto or fp8.")] = "auto",
     repeats: Annotated[int, typer.Option(help="How often jobs are drawn once more.", min=0)] = 1,
     plain: Annotated[bool, typer.Option(help="Whether the plain mode comes last.")] = True,
+    results: Annotated[
+        Path | None,
+        typer.Option(help="Folder, or file of lines, for the row of prices.", parser=parse_path),
+    ] = None,
+    commit: Annotated[
+        str | None, typer.Option(help="The code's commit, where there is no git history.")
+    ] = None,
 ) -> None:
     """Compare the samples of deterministic engines of several sizes as bits, and their price.
 
     Example: python -m benchmarks same-bits --rows 1024 --rows 256 --rows 32 --price longdoc
     """
-    from benchmarks.same_bits import Asked, bench_same_bits
+    from benchmarks.card.machine import find_machine
+    from benchmarks.result_lines import add_result
+    from benchmarks.same_bits import Asked, bench_same_bits, price_row
 
-    bench_same_bits(
-        Asked(
-            shape=shape,
-            loads=loads or ["gsm8k"],
-            rows=rows,
-            priced=priced or [],
-            cache=cache,
-            small_cache=small_cache,
-            device=device,
-            quantization=quantization,
-            kv_cache_dtype=kv_cache_dtype,
-            repeats=repeats,
-            plain=plain,
-        )
+    asked = Asked(
+        shape=shape,
+        loads=loads or ["gsm8k"],
+        rows=rows,
+        priced=priced or [],
+        cache=cache,
+        small_cache=small_cache,
+        device=device,
+        quantization=quantization,
+        kv_cache_dtype=kv_cache_dtype,
+        repeats=repeats,
+        plain=plain,
     )
+    machine, drawn = find_machine(commit) if results is not None else None, []
+    for each in bench_same_bits(asked):
+        typer.echo(json.dumps(each))
+        drawn.append(each)
+    typed = shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
+    row = None if machine is None else price_row(asked, drawn, machine, typed)
+    if results is not None and row is not None:
+        typer.echo(f"written: {add_result(row, results)}", err=True)
 
 
 @app.command("harness", cls=Command)

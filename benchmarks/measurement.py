@@ -7,6 +7,7 @@ no torch.
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -48,6 +49,12 @@ class Card(_Part):
     @property
     def label(self) -> str:
         return self.name if self.count == 1 else f"{self.count} x {self.name}"
+
+    @property
+    def short(self) -> str:
+        """Its name in a file's: h200, h200x2, xeon-r-processor-2-cores."""
+        name = re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-").removeprefix("nvidia-")
+        return name if self.count == 1 else f"{name}x{self.count}"
 
 
 class Workload(_Part):
@@ -163,9 +170,23 @@ class Training(_Part):
     differences: tuple[Difference, ...] = ()
 
 
+class Price(_Part):
+    """Tokens per second of a workload in the deterministic mode and in the plain one, each the best
+    of its draws, in one process. samples: of the workload; differing: how many had other bits in
+    further deterministic engines than in the first, null where there was one alone.
+    """
+
+    workload: str
+    deterministic: Positive
+    plain: Positive
+    sequences: int
+    samples: int
+    differing: int | None = None
+
+
 class Numbers(_Part):
-    """What was measured; one of tokens_per_second, layers, sums, starts, latencies and arrivals is
-    there.
+    """What was measured; one of tokens_per_second, layers, sums, starts, latencies, arrivals and
+    prices is there.
 
     seconds: the sampling of `tokens`. command_seconds: a whole command, of which start_seconds
     came before its first sample was asked for, and end_seconds after the last one had come.
@@ -193,10 +214,11 @@ class Numbers(_Part):
     arrivals: tuple[Arrivals, ...] = ()
     starts: tuple[Start, ...] = ()
     training: Training | None = None
+    prices: tuple[Price, ...] = ()
 
     @model_validator(mode="after")
     def _is_something(self) -> Numbers:
-        tables = ("layers", "sums", "starts", "latencies", "arrivals")
+        tables = ("layers", "sums", "starts", "latencies", "arrivals", "prices")
         if self.tokens_per_second is None and not any(getattr(self, name) for name in tables):
             raise ValueError(f"it has no number: tokens_per_second, {', '.join(tables)}")
         return self
@@ -239,7 +261,16 @@ class Measurement(_Part):
     name: str
     row: str
     kind: Literal[
-        "job", "ceiling", "command", "cpu", "attention", "sums", "serve", "start", "training"
+        "job",
+        "ceiling",
+        "command",
+        "cpu",
+        "attention",
+        "sums",
+        "serve",
+        "start",
+        "training",
+        "same-bits",
     ]
     command: str | None
     date: datetime.date

@@ -8,15 +8,19 @@ tokens and log-probability, as bits.
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.card.machine import Machine
+from benchmarks.measurement import Engines as Sizes
+from benchmarks.measurement import Measurement, Numbers, Price
 from sharegen.bench.engines import Engines
 from sharegen.bench.shapes import vocabulary, workload
 from sharegen.engine.core.lengths import Lengths
@@ -77,8 +81,8 @@ class Asked:
     temperature: float = 0.7
 
 
-def bench_same_bits(asked: Asked) -> None:
-    """Print a line of JSON for each engine and workload."""
+def bench_same_bits(asked: Asked) -> Iterator[dict[str, Any]]:
+    """What each engine drew of each workload, as soon as it did."""
     engines = Engines(
         asked.shape, asked.device, torch.float32 if asked.device == "cpu" else torch.bfloat16,
         quantization=asked.quantization, kv_cache_dtype=asked.kv_cache_dtype,
@@ -104,13 +108,12 @@ def bench_same_bits(asked: Asked) -> None:
             preemptions = engine.stats.preemptions - before
             times = [seconds] + [draw(engine, requests, hopes)[1] for _ in range(asked.repeats)]
             tokens = sum(len(drawn) for drawn, _ in samples.values())
-            result = {
+            yield {
                 "load": load, "deterministic": deterministic, "rows": count,
                 "opened": round(opened, 1), "seconds": [round(each, 3) for each in times],
                 "tokens_per_second": round(tokens / min(times)), "preemptions": preemptions,
                 **compare(first.setdefault(load, samples), samples),
             }  # fmt: skip
-            print(json.dumps(result), flush=True)
         del engine  # before there is another
 
 
@@ -122,3 +125,38 @@ def requests_of(load: str, shape: str, temperature: float) -> list[Request]:
     )
     prompts = job.prompts(vocabulary(shape))
     return [Request(i, p, params, range(job.samples)) for i, p in enumerate(prompts)]
+
+
+def price_row(
+    asked: Asked, drawn: Sequence[dict[str, Any]], machine: Machine, command: str
+) -> Measurement | None:
+    """The row of what `bench_same_bits` yielded; None where the plain mode drew nothing."""
+    prices = tuple(_prices(drawn))
+    if not prices:
+        return None
+    gpus = 0 if asked.device == "cpu" else 1
+    card, today = machine.card(gpus), datetime.now(UTC).date()
+    precision = "FP8" if asked.quantization else "bf16" if gpus else "float32"
+    row = f"same-bits-{Path(asked.shape).name}{'-fp8' if asked.quantization else ''}"
+    made = Measurement.model_construct(
+        name=f"{today}-{card.short}-{row}", row=row, kind="same-bits", command=command, date=today,
+        commit=machine.commit, versions=machine.versions(gpus), card=card,
+        shape=Path(asked.shape).name, precision=precision, engines=Sizes(sequences=asked.rows[0]),
+        numbers=Numbers(prices=prices), printed=list(drawn),
+    )  # fmt: skip
+    unknown = dict.fromkeys(made.missing(), "this machine does not tell it")
+    return Measurement.model_validate(made.model_copy(update={"unknown": unknown}).model_dump())
+
+
+def _prices(drawn: Sequence[dict[str, Any]]) -> Iterator[Price]:
+    """Of each workload that the plain mode drew, too."""
+    for plain in drawn:
+        if plain["deterministic"]:
+            continue
+        same = [each for each in drawn if each["load"] == plain["load"] and each["deterministic"]]
+        compared = same[1:]
+        yield Price(
+            workload=plain["load"], deterministic=same[0]["tokens_per_second"],
+            plain=plain["tokens_per_second"], sequences=plain["rows"], samples=plain["samples"],
+            differing=sum(each["other_bits"] for each in compared) if compared else None,
+        )  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -35,11 +34,10 @@ def serve_row(
     each = math.prod(int(said.get(name, 1)) for name in ("workers", "tensor_parallel_size"))
     gpus = each if on_gpu else 0
     card, today = machine.card(gpus), datetime.now(UTC).date()
-    short = re.sub(r"[^a-z0-9]+", "-", card.name.lower()).strip("-").removeprefix("nvidia-")
     row = f"{what}-{Path(model).name}"
     found = Measurement.model_construct(
-        name=f"{today}-{short}-{row}", row=row, kind="serve", date=today, commit=machine.commit,
-        command="python -m benchmarks " + " ".join(sys.argv[1:]),
+        name=f"{today}-{card.short}-{row}", row=row, kind="serve", date=today,
+        commit=machine.commit, command="python -m benchmarks " + " ".join(sys.argv[1:]),
         versions=machine.versions(gpus), card=card, shape=Path(model).name, workload=workload,
         numbers=numbers, printed=printed,
     )  # fmt: skip

@@ -124,12 +124,11 @@ def measurement(
     machine = find_machine(commit)
     on_gpu = any(start.compiled is not None for start in starts)
     today, card = datetime.now(UTC).date(), machine.card(int(on_gpu))
-    short = re.sub(r"[^a-z0-9]+", "-", card.name.lower()).strip("-").removeprefix("nvidia-")
     models = " ".join(dict.fromkeys(start.model for start in starts))
     more = "".join(f" --flag={shlex.quote(flag)}" for flag in flags)
     row = "-".join(["start", *(re.sub(r"[^a-z0-9.]+", "", flag) for flag in flags)])
     found = Measurement.model_construct(
-        name=f"{today}-{short}-{row}", row=row, kind="start",
+        name=f"{today}-{card.short}-{row}", row=row, kind="start",
         command=f"python -m benchmarks start {models}{more}", date=today, commit=machine.commit,
         versions=machine.versions(int(on_gpu)), card=card,
         numbers=Numbers(starts=tuple(starts)), busy=busy,

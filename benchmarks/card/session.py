@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ from benchmarks.card.machine import Machine
 from benchmarks.card.popular import POPULAR
 from benchmarks.card.rows import ROWS, CardRow, rehearsed, together
 from benchmarks.card.running import GSM8K_FILES, Ran, Setting, run_rows
-from benchmarks.measurement import Card, Measurement
+from benchmarks.measurement import Measurement
 from benchmarks.result_lines import add_result, read_results
 from sharegen.errors import SharegenError, UsageError
 
@@ -175,7 +174,7 @@ def measurement(row: CardRow, ran: Ran, machine: Machine, asked: Asked) -> Measu
     """What a row came to, with all that makes it count."""
     today, card = datetime.now(UTC).date(), machine.card(row.gpus)
     found = Measurement.model_construct(
-        name=f"{today}-{_short(card)}-{row.name}", row=row.name, kind=row.kind,
+        name=f"{today}-{card.short}-{row.name}", row=row.name, kind=row.kind,
         command=ran.command, date=today, commit=machine.commit,
         versions=machine.versions(row.gpus), card=card, shape=row.shape, workload=ran.workload,
         precision=row.precision, engines=ran.engines, numbers=ran.numbers, peers=ran.peers,
@@ -183,12 +182,6 @@ def measurement(row: CardRow, ran: Ran, machine: Machine, asked: Asked) -> Measu
     )  # fmt: skip
     unknown = dict.fromkeys(found.missing(), "this machine does not tell it")
     return Measurement.model_validate(found.model_copy(update={"unknown": unknown}).model_dump())
-
-
-def _short(card: Card) -> str:
-    """A card's name in a file's: h200, h200x2, xeon-r-processor-2-cores."""
-    name = re.sub(r"[^a-z0-9]+", "-", card.name.lower()).strip("-").removeprefix("nvidia-")
-    return name if card.count == 1 else f"{name}x{card.count}"
 
 
 def listed(asked: Asked, machine: Machine) -> Iterator[str]:

@@ -67,6 +67,7 @@ def page(measured: Sequence[Measurement]) -> str:
         *_section("The first sample", _of(measured, "start"), None),
         *_section("A server", _of(measured, "serve"), None),
         *_section("Training", _of(measured, "training"), None),
+        *_section("The deterministic mode", _of(measured, "same-bits"), None),
         *_section("CPU", _of(measured, "cpu"), _cpu),
         *_section("One layer of attention", _of(measured, "attention"), None),
         *_section("Sums over GPUs", _of(measured, "sums"), None),
@@ -107,6 +108,8 @@ _INTRODUCTIONS = {
     "compared in nats: those of the rollout with the trainer's, and the trainer's own with each "
     "other where the same module computes them in another way. "
     "[Training](guides/training.md#log-probabilities) says what they mean.",
+    "The deterministic mode": "What `--deterministic` costs: the same job in the same process, in "
+    "this mode and without it. [Determinism](explanation/determinism.md) says what it promises.",
     "CPU": "The bundled model in float32.",
     "One layer of attention": "Microseconds of one layer in a decoding step, bfloat16, by replays "
     "of a CUDA graph with a cold L2 cache. Lengths are tokens that all share, tokens of a problem, "
@@ -241,6 +244,16 @@ def _lists(row: Measurement) -> Iterator[str]:
         yield from training_tables(row, row.numbers.training)
     if row.numbers.starts:
         yield starts_table(row.numbers.starts) + "\n"
+    if row.numbers.prices:
+        yield table(
+            ("shape", "workload", "sequences", "deterministic", "plain", "share", "other bits"),
+            [
+                (row.shape or "", each.workload, number(each.sequences), number(each.deterministic),
+                 number(each.plain), f"{each.deterministic / each.plain:.3f}",
+                 "" if each.differing is None else f"{each.differing:,} of {each.samples:,}")
+                for each in row.numbers.prices
+            ],
+        ) + "\n"  # fmt: skip
     if row.numbers.layers:
         yield table(
             ("heads", "lengths", "sharegen", "FlashInfer", "torch", "floor"),

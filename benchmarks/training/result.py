@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,12 +19,11 @@ def measurement(
     machine = find_machine(commit)
     gpus = int(found.training.rollout_peak_bytes is not None)
     today, card = datetime.now(UTC).date(), machine.card(gpus)
-    short = re.sub(r"[^a-z0-9]+", "-", card.name.lower()).strip("-").removeprefix("nvidia-")
     folder = Path(asked.model)
     model = folder.parent.name if folder.name == "model" else folder.name
     row = f"training-{model.lower()}{'-fp32-head' if asked.fp32_head else ''}"
     made = Measurement.model_construct(
-        name=f"{today}-{short}-{row}", row=row, kind="training", command=command, date=today,
+        name=f"{today}-{card.short}-{row}", row=row, kind="training", command=command, date=today,
         commit=machine.commit, versions=machine.versions(gpus), card=card, shape=model,
         workload=Workload(
             name=f"{asked.prompts} prompts x {asked.samples}", problems=asked.prompts,

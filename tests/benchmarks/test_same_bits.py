@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from transformers import LlamaConfig
 
-from benchmarks.same_bits import Asked, bench_same_bits, compare
+from benchmarks.card.machine import find_machine
+from benchmarks.same_bits import Asked, bench_same_bits, compare, price_row
 
 
 def test_what_differs_is_counted() -> None:
@@ -21,7 +21,7 @@ def test_what_differs_is_counted() -> None:
 
 
 @pytest.mark.turn(3)
-def test_on_a_cpu_all_are_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_on_a_cpu_all_are_the_same(tmp_path: Path) -> None:
     LlamaConfig(
         vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
         num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=256,
@@ -30,10 +30,15 @@ def test_on_a_cpu_all_are_the_same(tmp_path: Path, capsys: pytest.CaptureFixture
         str(tmp_path), ["32,8,4,5,20"], [20, 3], ["0,8,6,1,4"], small_cache=9000, cache=1 << 20,
         device="cpu", repeats=0,
     )  # fmt: skip
-    bench_same_bits(asked)
-    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    found = list(bench_same_bits(asked))
     assert [(each["rows"], each["deterministic"]) for each in found] == [
         (20, True), (20, True), (3, True), (20, True), (20, False), (20, False)
     ]  # fmt: skip
     assert all(each["other_bits"] == 0 for each in found)
     assert [each["preemptions"] > 0 for each in found] == [False] * 3 + [True] + [False] * 2
+    row = price_row(asked, found, find_machine("1234567"), "python -m benchmarks same-bits x")
+    assert row is not None and row.card.kind == "cpu"
+    shared, alone = row.numbers.prices
+    assert (shared.workload, shared.samples, shared.differing) == ("32,8,4,5,20", 20, 0)
+    assert alone.differing is None  # of one deterministic engine alone
+    assert price_row(asked, found[:-2], find_machine("1234567"), "x") is None
