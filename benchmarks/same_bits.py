@@ -149,7 +149,7 @@ def price_row(
 
 
 def _prices(drawn: Sequence[dict[str, Any]]) -> Iterator[Price]:
-    """Of each workload that the plain mode drew, too."""
+    """A price for each workload that the plain mode drew, too."""
     for plain in drawn:
         if plain["deterministic"]:
             continue

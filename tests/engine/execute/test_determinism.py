@@ -11,6 +11,7 @@ import torch
 
 from sharegen.engine.execute.attention import attention_for
 from sharegen.engine.execute.determinism import check_deterministic
+from sharegen.engine.model.states import first_forms
 from sharegen.errors import UsageError
 
 
@@ -52,9 +53,15 @@ def test_ranks_whose_sums_have_several_orders(card: Any) -> None:
         check_deterministic(model(ranks=4))
 
 
-def test_a_model_with_states_is_told_of(card: Any) -> None:
-    with pytest.warns(UserWarning, match="states of this model's mixers"):
-        check_deterministic(model(mixers=[object()]))
+def test_other_packages_kernels_of_states_are_told_of(
+    card: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_states = model(mixers=[object()])
+    monkeypatch.setattr(first_forms, "find_spec", lambda name: None)
+    check_deterministic(has_states)
+    monkeypatch.setattr(first_forms, "find_spec", lambda name: name == "fla" or None)
+    with pytest.warns(UserWarning, match="kernels of fla compute the states"):
+        check_deterministic(has_states)
 
 
 def test_a_gpu_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,6 +71,7 @@ def test_a_gpu_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
         attention_for([object()], cache, 8, 8, deterministic=True)  # type: ignore[list-item]
 
 
-def test_a_model_with_experts_is_told_of(card: Any) -> None:
-    with pytest.warns(UserWarning, match="models with experts"):
-        check_deterministic(model(num_experts=8))
+def test_float16_is_told_of_and_experts_are_not(card: Any) -> None:
+    check_deterministic(model(num_experts=8))
+    with pytest.warns(UserWarning, match="in float16"):
+        check_deterministic(model(dtype=torch.float16))

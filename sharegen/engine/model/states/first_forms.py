@@ -15,6 +15,11 @@ from typing import Any
 _PACKAGES = ("fla", "mamba_ssm", "causal_conv1d")  # those that models look for
 
 
+def installed_kernels() -> list[str]:
+    """The packages that are there, whose kernels a model takes then."""
+    return [name for name in _PACKAGES if find_spec(name) is not None]
+
+
 def keep_first_forms() -> Callable[[], None]:
     """Hold the kernels that are there now; returns what lets them choose as before."""
     tuners = [] if find_spec("triton") is None else list(_tuners())
