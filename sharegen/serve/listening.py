@@ -68,7 +68,7 @@ class Listener:
         _allow_descriptors(limits.connections)
         config = uvicorn.Config(
             app,
-            http=_protocol(limits.client_seconds),
+            http=_protocol(limits.client_seconds, limits.headers),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -129,12 +129,40 @@ def _allow_descriptors(connections: int) -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
 
 
-def _protocol(seconds: float) -> type[H11Protocol]:
+class _Connection(h11.Connection):
+    """h11's, where the head of an answer leaves with its body: one packet for the client, not two.
+
+    Not that of a stream, whose first piece may come later.
+    """
+
+    def __init__(self, most: int) -> None:
+        super().__init__(h11.SERVER, most)
+        self._head: list[bytes] = []
+
+    def send_with_data_passthrough(self, event: h11.Event) -> list[bytes] | None:
+        data = super().send_with_data_passthrough(event)
+        if isinstance(event, h11.Response) and _has_length(event):
+            self._head = data or []
+            return []
+        if self._head and data is not None:
+            data, self._head = [*self._head, *data], []
+        return data
+
+
+def _has_length(answer: h11.Response) -> bool:
+    return any(name == b"content-length" for name, _ in answer.headers)
+
+
+def _protocol(seconds: float, most: int) -> type[H11Protocol]:
     """uvicorn's, for clients that send the head of a request within so many seconds, and so what is
-    left of a body that was answered before its end."""
+    left of a body that was answered before its end. most: bytes of the head."""
 
     class Protocol(H11Protocol):
         _late: asyncio.TimerHandle | None = None
+
+        def __init__(self, config: uvicorn.Config, *args: Any, **named: Any) -> None:
+            super().__init__(config, *args, **named)
+            self.conn = _Connection(most)
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)

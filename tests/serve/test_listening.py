@@ -7,6 +7,8 @@ import socket
 from contextlib import closing
 from typing import Any
 
+import pytest
+
 from sharegen.serve.limits import Limits
 from sharegen.serve.listening import Listener, bound
 
@@ -45,6 +47,38 @@ def test_answers_wait_for_no_confirmation() -> None:
             with socket.create_connection(sock.getsockname(), timeout=60) as client:
                 client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
                 assert client.recv(4096).startswith(b"HTTP/1.1 200")
+        finally:
+            listener.end()
+            listener.join(60)
+
+
+async def said(scope: Any, receive: Any, send: Any) -> None:
+    """An answer that says its length on one path, and a stream on another."""
+    sized = [(b"content-length", b"5")] if scope["path"] == "/sized" else []
+    await send({"type": "http.response.start", "status": 200, "headers": sized})
+    await send({"type": "http.response.body", "body": b"whole"})
+
+
+@pytest.mark.parametrize(
+    ("asked", "ends"),
+    [
+        ("GET /sized", b"\r\n\r\nwhole"),
+        ("HEAD /sized", b"content-length: 5\r\nConnection: close\r\n\r\n"),
+        ("GET /stream", b"\r\n\r\n5\r\nwhole\r\n0\r\n\r\n"),
+    ],
+)
+def test_an_answer_is_whole_whose_head_leaves_with_its_body(asked: str, ends: bytes) -> None:
+    with closing(bound("127.0.0.1", 0, Limits())) as sock:
+        listener = Listener(said, sock, Limits())
+        listener.start()
+        try:
+            with socket.create_connection(sock.getsockname(), timeout=60) as client:
+                client.sendall(f"{asked} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode())
+                found = b""
+                while piece := client.recv(4096):
+                    found += piece
+            assert found.startswith(b"HTTP/1.1 200")
+            assert found.lower().endswith(ends.lower())
         finally:
             listener.end()
             listener.join(60)
