@@ -1,9 +1,7 @@
 """A worker's side of requests that arrive while others run: which can run, and how far they are.
 
 A step that computes prompts reads all weights for a few rows, and those that decode wait for it. So
-what comes is gathered for some of their steps, the more of them the fewer it is beside those; what
-is as much as they are is admitted at once. Under a burst prompts and decoding take turns: the first
-answers leave while others are drawn, and not all at the end.
+few that come are gathered for some of their steps; what is many beside them is admitted at once.
 """
 
 from __future__ import annotations
@@ -25,9 +23,6 @@ TOGETHER_SECONDS = 0.003
 _STEPS = 8
 """Decoding steps between two admissions, where those that wait are few beside those that run."""
 
-_LEAST_STEPS = 4
-"""Decoding steps between two admissions, where those that wait are fewer than those that run."""
-
 _MANY = 8
 """Samples that run for one that waits, from which those that wait are few."""
 
@@ -37,9 +32,7 @@ def is_time(waiting: int, running: int, steps: int) -> bool:
 
     running: samples that were admitted and have not ended, those with no token yet among them.
     """
-    if waiting >= running:
-        return True
-    return steps >= (_LEAST_STEPS if _MANY * waiting >= running else _STEPS)
+    return steps >= _STEPS or _MANY * waiting >= running
 
 
 @dataclass
