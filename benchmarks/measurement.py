@@ -141,11 +141,17 @@ class Start(_Part):
 
 
 class Difference(_Part):
-    """How far log-probabilities of the same drawn tokens are apart, in nats, computed two ways."""
+    """How far log-probabilities of the same drawn tokens are apart, in nats, computed two ways.
+
+    masked: of so many sequences, those that TRL would leave out beside vLLM if the first way had
+    drawn them.
+    """
 
     what: str
     mean: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     largest: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    sequences: int | None = None
+    masked: int | None = None
 
 
 class Training(_Part):

@@ -22,15 +22,27 @@ def training_tables(row: Measurement, training: Training) -> Iterator[str]:
         ("most in use in a rollout, GiB", _gib(training.rollout_peak_bytes)),
         ("most in use by the trainer, GiB", _gib(training.trainer_peak_bytes)),
         ("memory grown since the third step, GiB", _gib(training.grown_bytes)),
-        ("sequences masked", f"{training.masked} of {training.sequences:,}"),
+        ("sequences that TRL would mask beside vLLM", _of(training.masked, training.sequences)),
+        *(
+            (f"{peer.mode} of {peer.name}, tokens per second", number(peer.tokens_per_second))
+            for peer in row.peers
+        ),
     ]
     yield table(("", "measured"), [line for line in lines if line[1]]) + "\n"
     if training.differences:
-        yield table(
-            ("log-probabilities of drawn tokens", "apart on average", "at most"),
-            [(each.what, number(each.mean, 5), number(each.largest, 4))
-             for each in training.differences],
-        ) + "\n"  # fmt: skip
+        counted = all(each.masked is not None for each in training.differences)
+        header = ("log-probabilities of drawn tokens", "apart on average", "at most", "masked")
+        cells = [
+            (each.what, number(each.mean, 5), number(each.largest, 4),
+             _of(each.masked or 0, each.sequences or 0))
+            for each in training.differences
+        ]  # fmt: skip
+        last = 4 if counted else 3
+        yield table(header[:last], [line[:last] for line in cells]) + "\n"
+
+
+def _of(some: int, every: int) -> str:
+    return f"{some} of {every:,}"
 
 
 def _gib(size: int | None) -> str:

@@ -36,21 +36,22 @@ def differences(trainer: Any, drawn: Sequence[Drawn], batch: int) -> Iterator[Di
     """
     module = trainer.accelerator.unwrap_model(trainer.model)
     own = trained(trainer, drawn, batch)
+    clip = trainer.args.vllm_importance_sampling_clip_max
     rollout = [torch.tensor(each.logprobs) for each in drawn]
-    yield _between("rollout and trainer", rollout, own)
-    yield _between("trainer, one sequence alone", trained(trainer, drawn, 1), own)
+    yield _between("rollout and trainer", rollout, own, clip)
+    yield _between("trainer, one sequence alone", trained(trainer, drawn, 1), own, clip)
     attention = module.config._attn_implementation
     module.set_attn_implementation("eager")
     eager = trained(trainer, drawn, batch)
     module.set_attn_implementation(attention)
-    yield _between("trainer, eager attention", eager, own)
+    yield _between("trainer, eager attention", eager, own, clip)
     group = [each for each in drawn if each.prompt == drawn[0].prompt]
     decoded = _decoded(module, group, trainer.temperature)
-    yield _between("trainer, decoding with a KV cache", decoded, own[: len(group)])
+    yield _between("trainer, decoding with a KV cache", decoded, own[: len(group)], clip)
     if module.dtype != torch.float32 and not trainer.args.cast_lm_head_to_fp32:
         exact = trained(trainer, drawn, batch, copy.deepcopy(module).float())
-        yield _between("trainer and float32", own, exact)
-        yield _between("rollout and float32", rollout, exact)
+        yield _between("trainer and float32", own, exact, clip)
+        yield _between("rollout and float32", rollout, exact, clip)
 
 
 def trained(
@@ -111,17 +112,25 @@ def _decoded(module: Any, drawn: Sequence[Drawn], temperature: float) -> list[Te
     return [row[:length] for row, length in zip(found, lengths, strict=True)]
 
 
-def _between(what: str, one: Sequence[Tensor], other: Sequence[Tensor]) -> Difference:
-    """Compare as many tokens of each sample as both have."""
-    both = zip(one, other, strict=True)
-    apart = torch.cat([(a[: len(b)] - b[: len(a)]).abs() for a, b in both])
-    return Difference(what=what, mean=apart.mean().item(), largest=apart.max().item())
+def _between(what: str, one: Sequence[Tensor], other: Sequence[Tensor], clip: float) -> Difference:
+    """Compare as many tokens of each sample as both have. masked: of the samples, those that TRL
+    would leave out if the one had drawn them and the other trained on them.
+    """
+    apart = [b[: len(a)] - a[: len(b)] for a, b in zip(one, other, strict=True)]
+    every = torch.cat(apart).abs()
+    return Difference(
+        what=what, mean=every.mean().item(), largest=every.max().item(), sequences=len(apart),
+        masked=_above(apart, clip),
+    )  # fmt: skip
 
 
 def masked(drawn: Sequence[Drawn], own: Sequence[Tensor], clip: float) -> int:
     """How many samples TRL would leave out by its default beside another engine: those whose
     probability the trainer finds more than `clip` times as large."""
-    sums = (
-        (found - torch.tensor(each.logprobs)).sum() for each, found in zip(drawn, own, strict=True)
-    )
-    return sum(bool(each.exp() > clip) for each in sums)
+    both = zip(drawn, own, strict=True)
+    return _above([found - torch.tensor(each.logprobs) for each, found in both], clip)
+
+
+def _above(apart: Sequence[Tensor], clip: float) -> int:
+    """Of how many samples the probability is more than `clip` times as large."""
+    return sum(bool(each.sum().exp() > clip) for each in apart)

@@ -33,8 +33,10 @@ def test_a_sequence_counts_as_masked_where_the_trainer_finds_it_much_likelier() 
 
 
 def test_as_many_tokens_are_compared_as_both_have() -> None:
-    found = _between("x", [torch.tensor([1.0, 2.0])], [torch.tensor([1.5, 2.0, 9.0])])
-    assert found == Difference(what="x", mean=0.25, largest=0.5)
+    one, other = [torch.tensor([1.0, 2.0])], [torch.tensor([1.5, 2.0, 9.0])]
+    found = _between("x", one, other, clip=1.6)
+    assert found == Difference(what="x", mean=0.25, largest=0.5, sequences=1, masked=1)
+    assert _between("x", one, other, clip=1.7).masked == 0  # exp(0.5) is 1.65
 
 
 def test_the_table_leaves_out_what_was_not_measured() -> None:
@@ -43,13 +45,16 @@ def test_the_table_leaves_out_what_was_not_measured() -> None:
         differences=(Difference(what="rollout and trainer", mean=0.00124, largest=0.0621),),
     )  # fmt: skip
     row = Measurement.model_construct(
-        shape="m", precision="bf16", workload=None,
+        shape="m", precision="bf16", workload=None, peers=(),
         numbers=type("N", (), {"tokens_per_second": 10.0, "weights_bytes": 1 << 30})(),
     )  # fmt: skip
     text = "\n".join(training_tables(row, training))
-    assert "| sequences masked | 0 of 4 |" in text and "| the weights, GiB | 1.00 |" in text
+    assert (
+        "| sequences that TRL would mask beside vLLM | 0 of 4 |" in text
+        and "| the weights, GiB | 1.00 |" in text
+    )
     assert "a later one" not in text and "most in use" not in text
-    assert "| rollout and trainer | 0.00124 | 0.0621 |" in text
+    assert "| rollout and trainer | 0.00124 | 0.0621 |\n" in text
 
 
 @needs_trl
