@@ -35,10 +35,10 @@ def generate_batch(module: Any, prompts: Sequence[list[int]], tokens: int, of: i
                 list(given), generation_config=config, record_timestamps=True
             ).values()
         )
-    whole = sum(len(each.generated_tokens) == tokens for each in found)
-    if whole < len(prompts):
-        log(f"generate_batch gave {whole} of {len(prompts)} sequences whole: it is left out")
-        return None
+        whole = sum(len(each.generated_tokens) == length for each in found)
+        if whole < len(given):  # another call would take as much memory again
+            log(f"generate_batch gave {whole} of {len(given)} sequences whole: it is left out")
+            return None
     begun = min(each.created_time for each in found)
     times = [[time - begun for time in each.timestamps] for each in found]
     return Peer(
