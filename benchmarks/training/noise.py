@@ -132,5 +132,5 @@ def masked(drawn: Sequence[Drawn], own: Sequence[Tensor], clip: float) -> int:
 
 
 def _above(apart: Sequence[Tensor], clip: float) -> int:
-    """Of how many samples the probability is more than `clip` times as large."""
+    """Count the samples whose probability is more than `clip` times as large."""
     return sum(bool(each.sum().exp() > clip) for each in apart)
