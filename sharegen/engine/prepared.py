@@ -45,7 +45,7 @@ from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.states.first_forms import keep_first_forms
 from sharegen.engine.model.steady.holding import hold_products
 from sharegen.engine.model.steady.telling import not_steady
-from sharegen.engine.model.summary import Optimised, summary
+from sharegen.engine.model.summary import Optimised, has_grouped_experts, summary
 from sharegen.engine.model.tensor_parallel.ranks import alone
 from sharegen.kernels.cost import CostModel
 
@@ -133,7 +133,7 @@ class Prepared:
         if config.deterministic:
             check_deterministic(model)
         blocks = block_format(
-            model.layers, model.dtype, config.kv_cache_dtype, _may_be_latents(model, config)
+            model.layers, model.dtype, config.kv_cache_dtype, why_no_latents(model, config) is None
         )
         with model.changing():
             most = max(self.max_sequences, self.chunk_tokens)
@@ -141,6 +141,7 @@ class Prepared:
             if held and model.mixers:
                 model.on_release(keep_first_forms())
             optimised = _made_fast(model, config, held)
+            optimised.left += left_beside(model, config)
             said = summary(model, optimised) if config.show_model else ()
             if held:
                 with alone():  # products are tried now, not when memory is measured
@@ -290,17 +291,33 @@ def _made_fast(model: LoadedModel, config: EngineConfig, steady_rows: Sequence[i
     return Optimised(left=[f"the whole model: {why}"])
 
 
-def _may_be_latents(model: LoadedModel, config: EngineConfig) -> bool:
-    """Whether what reads the KV cache can read latents: on a GPU only the kernels, as fast as they
-    do, and not in an order that no batch changes.
+def why_no_latents(model: LoadedModel, config: EngineConfig) -> str | None:
+    """Why what reads the KV cache cannot read latents; None where it can, as on any CPU.
+
+    On a GPU only the kernels do, as fast as they do, and not in an order that no batch changes.
     """
     if model.device.type != "cuda":
-        return True
-    if config.deterministic or importlib.util.find_spec("triton") is None:
-        return False
+        return None
+    if config.deterministic:
+        return "their kernel has no order that is the same in every batch"
+    if importlib.util.find_spec("triton") is None:
+        return "their kernel needs Triton"
     from sharegen.engine.execute.kernel_latents import unsupported
 
-    return unsupported(model.layers, model.dtype, model.device) is None
+    return unsupported(model.layers, model.dtype, model.device)
+
+
+def left_beside(model: LoadedModel, config: EngineConfig) -> list[str]:
+    """What `--show-model` says was not made fast, beside what was not compiled."""
+    left = []
+    reason = why_no_latents(model, config)
+    if reason is not None and any(layer.latent is not None for layer in model.layers):
+        left.append(f"latents, which are spread out: {reason}")
+    on_gpu, dtype = model.device.type == "cuda", str(model.dtype).removeprefix("torch.")
+    if on_gpu and has_grouped_experts(model.model) and model.dtype != torch.bfloat16:
+        left.append(f"experts: torch multiplies them in {dtype} with the host's help, so that no "
+                    "step is a CUDA graph, as it is in bfloat16")  # fmt: skip
+    return left
 
 
 def _threads(model: LoadedModel, rows: int) -> int:

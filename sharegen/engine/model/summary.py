@@ -77,6 +77,11 @@ def _experts(whole: nn.Module) -> str:
     return ", ".join(f"{_times(n, 'layer')} of {kind}" for kind, n in kinds.items()) or "none"
 
 
+def has_grouped_experts(whole: nn.Module) -> bool:
+    """Whether it has experts that transformers multiplies group by group."""
+    return any(hasattr(type(module), "_apply_gate") for module in whole.modules())
+
+
 def _weights(whole: nn.Module) -> str:
     sizes: Counter[str] = Counter()
     seen: set[int] = set()

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from sharegen import LLM
+from sharegen.engine.config import EngineConfig
 from sharegen.engine.model import load
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.summary import Optimised, summary
+from sharegen.engine.prepared import left_beside
+from sharegen.kernels import tiles
 from tests.engine.tiny_models import make_tiny
 
 FOUND = {
@@ -50,6 +55,21 @@ def test_what_is_found_in_a_model(name: str) -> None:
 def test_states_are_named() -> None:
     loaded = load_model(make_tiny("qwen3_next"))
     assert summary(loaded, Optimised())[1].startswith("states: 1 Qwen3NextGatedDeltaNet, 0.0")
+    loaded.release()
+
+
+def test_what_a_gpu_does_not_make_fast_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = load_model(make_tiny("deepseek_v3"))
+    assert left_beside(loaded, EngineConfig()) == []
+    on_gpu = replace(loaded, device=torch.device("cuda"))
+    monkeypatch.setattr(tiles, "shared_memory_limit", lambda device: 1)
+    latents, experts = left_beside(on_gpu, EngineConfig())
+    assert "latents of 16 take" in latents and "(this GPU has 1)" in latents
+    assert experts.startswith("experts: torch multiplies them in float32 with the host's help")
+    latents, _ = left_beside(on_gpu, EngineConfig(deterministic=True))
+    assert "spread out: their kernel has no order that is the same in every batch" in latents
+    monkeypatch.setattr(tiles, "shared_memory_limit", lambda device: 227 << 10)
+    assert left_beside(replace(on_gpu, dtype=torch.bfloat16), EngineConfig()) == []
     loaded.release()
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sharegen.errors import ModelError
+from sharegen.errors import ModelError, UsageError
 
 _FLOATS_OF_8 = ("fp8", "mxfp8", "modelopt", "fbgemm_fp8")  # methods that are never anything else
 
@@ -26,8 +26,11 @@ DEFAULT = "0"
 
 
 def blocks_are_wanted() -> bool:
-    """Whether weights in blocks are to be multiplied as they are stored."""
-    return os.environ.get(SWITCH, DEFAULT) == "1"
+    """Whether weights in blocks are to be multiplied as they are stored. Raises UsageError."""
+    set_to = os.environ.get(SWITCH, DEFAULT)
+    if set_to not in ("0", "1"):
+        raise UsageError(f"{SWITCH} is {set_to!r:.40}: set it to 0 or 1")
+    return set_to == "1"
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import torch
 from sharegen.engine.model.fp8.blocks import BLOCK
 from sharegen.engine.model.stored.dequantised import Dequantised, check_shape, part_of, usable
 from sharegen.engine.model.stored.unread import Unread
+from sharegen.errors import ModelError
 
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _MX_GROUP = 32
@@ -44,7 +45,10 @@ class FP8Blocks:
 
         def rows(place: tuple[int, ...], first: int, count: int) -> torch.Tensor:
             part = part_of(values, *place, slice(first, first + count), slice(None))
-            return part.float() * spread(place, first, count)
+            wide = part.float()
+            if wide.sum().isnan():  # e4m3 has nothing else that is not finite
+                raise ModelError(f"model {model}: {name} holds NaN: the checkpoint is broken")
+            return wide * spread(place, first, count)
 
         of_each = Dequantised(values.shape, torch.float32, spread)
         return Dequantised(values.shape, dtype, rows, stored=values.source, scales=of_each)

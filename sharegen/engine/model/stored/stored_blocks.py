@@ -19,6 +19,8 @@ from sharegen.engine.model.stored.dequantised import Dequantised
 from sharegen.engine.model.stored.unread import Unread, leaves, with_leaves
 from sharegen.errors import ModelError
 
+_NAN = 0x7F  # of e4m3, beside the sign
+
 
 def install_stored_blocks(model: PreTrainedModel, name: str, device: torch.device) -> int:
     """Put the weights in blocks that are not read yet where the model multiplies them as stored.
@@ -69,6 +71,8 @@ def _read(
     numbers = with_leaves(source, lambda leaf: leaf.stored)
     values = torch.empty(weight.shape, dtype=E4M3, device=device)
     numbers.fill(values, [0] * weight.ndim)
+    if (values.view(torch.uint8) & _NAN == _NAN).any():
+        raise ModelError(f"model {model}: {name} holds NaN: the checkpoint is broken")
     spread = with_leaves(source, lambda leaf: leaf.scales)
     outputs = weight.shape[-2]
     kept = []

@@ -27,7 +27,7 @@ from sharegen.engine.model.fp8.products import E4M3
 from sharegen.engine.model.fp8.stored_fp8 import SWITCH
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
-from sharegen.errors import ModelError
+from sharegen.errors import ModelError, UsageError
 from tests.engine.jobs import GREEDY, forest, make_engine, requests_of, run
 from tests.engine.model.stored.packers import fp8_blocks, store
 from tests.engine.tiny_models import tiny_config
@@ -211,6 +211,15 @@ def test_identity_says_how_the_weights_are_computed_with(
     assert fingerprint_of_place(tmp_path) == f"{plain}:blocks"
     (tmp_path / "config.json").write_text("{}")
     assert ":" not in fingerprint_of_place(tmp_path)
+
+
+def test_a_switch_that_is_neither_on_nor_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save("qwen3", tmp_path)
+    monkeypatch.setenv(SWITCH, "yes")
+    with pytest.raises(UsageError, match="SHAREGEN_FP8_BLOCKS is 'yes': set it to 0 or 1"):
+        load_model(tmp_path, device="cpu")
 
 
 @pytest.mark.usefixtures("stored")

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from sharegen.engine.model.fp8.products import E4M3, EMULATE
+from sharegen.engine.model.fp8.stored_fp8 import SWITCH
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.stored.forms import as_numbers, form_of
 from sharegen.engine.model.stored.unread import Stored, Unread
@@ -191,18 +192,37 @@ def change(folder: Path, to: Any) -> None:
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, torch.nan, torch.inf])
-@pytest.mark.parametrize("quantization", [None, "fp8"])
+@pytest.mark.parametrize(("quantization", "as_stored"), [(None, "0"), ("fp8", "0"), (None, "1")])
 def test_a_scale_of_a_block_that_is_none(
-    bad: float, quantization: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bad: float,
+    quantization: str | None,
+    as_stored: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(EMULATE, "1")
+    monkeypatch.setenv(SWITCH, as_stored)
     store(tmp_path, "llama", *FORMS["fp8 by blocks"])
     change(tmp_path, lambda tensors: tensors[f"{Q}weight_scale_inv"].fill_(bad))
     told = refused(tmp_path, quantization=quantization)
     assert f"{Q}weight_scale_inv holds a scale that is zero, negative or no number" in told
 
 
-def test_parts_that_are_missing_or_of_another_shape(tmp_path: Path) -> None:
+@pytest.mark.parametrize("as_stored", ["0", "1"])
+def test_a_number_of_a_block_that_is_none(
+    as_stored: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SWITCH, as_stored)
+    store(tmp_path, "llama", *FORMS["fp8 by blocks"])
+    change(tmp_path, lambda tensors: tensors[f"{Q}weight"].view(torch.uint8)[3, 5:6].fill_(0xFF))
+    assert refused(tmp_path).endswith(f"{Q}weight holds NaN: the checkpoint is broken")
+
+
+@pytest.mark.parametrize("as_stored", ["0", "1"])
+def test_parts_that_are_missing_or_of_another_shape(
+    as_stored: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SWITCH, as_stored)
     store(tmp_path, "llama", *FORMS["fp8 by blocks"])
     change(tmp_path, lambda tensors: tensors.update({f"{Q}weight_scale_inv": torch.ones(2, 1)}))
     assert f"{Q}weight_scale_inv is [2, 1] and should be [1, 1]" in refused(tmp_path)
