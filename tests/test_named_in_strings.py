@@ -88,6 +88,7 @@ def is_there(dotted: str) -> bool:
     return False
 
 
+@pytest.mark.turn(2)
 def test_modules_named_in_strings_are_there() -> None:
     gone = [
         f"{path.relative_to(ROOT)}:{node.lineno}: {node.value}"

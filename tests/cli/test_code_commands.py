@@ -172,6 +172,7 @@ def test_scoring_continues_and_then_needs_no_execution(
     assert changed.code == 1 and "timeout was 4.0 and is now 9.0" in changed.err
 
 
+@pytest.mark.turn(2)
 def test_verdicts_stand_when_the_dataset_grows_and_not_when_their_tests_change(
     sharegen: Command, apps: Path, tmp_path: Path
 ) -> None:

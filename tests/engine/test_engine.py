@@ -57,6 +57,7 @@ def check_random_job(job: RandomJob, name: str) -> None:
     job.check_counts(ran.stats)
 
 
+@pytest.mark.turn(2)
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(jobs(), st.sampled_from(["llama", "mistral"]))
 def test_every_token_of_a_random_job_is_the_reference_s(job: RandomJob, name: str) -> None:

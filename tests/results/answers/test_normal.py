@@ -111,6 +111,7 @@ def test_equal_answers_have_one_spelling_and_others_have_their_own(one: str) -> 
     )
 
 
+@pytest.mark.turn(3)
 @given(st.text())
 def test_normalising_twice_changes_nothing(text: str) -> None:
     assert normalise(normalise(text)) == normalise(text)

@@ -192,6 +192,7 @@ def mutated(content: bytes, changes: list[tuple[float, bytes, int]]) -> bytes:
     return content
 
 
+@pytest.mark.turn(2)
 @settings(max_examples=120, deadline=None)
 @given(changes=mutations)
 def test_bytes_of_a_journal_that_change(
