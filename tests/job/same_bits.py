@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    Gemma2Config,
+    GptOssConfig,
     LlamaConfig,
     PretrainedConfig,
     Qwen3MoeConfig,
@@ -23,6 +25,9 @@ from sharegen.workload.configuration import Configuration, resolve
 from tests.tiny import tiny_tokenizer
 
 KINDS = ("dense", "MoE", "hybrid")
+WINDOWED = ("sinks", "soft caps")
+"""gpt-oss and Gemma 2: every other layer has a sliding window, shorter than prompts."""
+
 RESULTS = "SHAREGEN_SAME_BITS"
 """Names a file to which each comparison is written as soon as it is made."""
 
@@ -32,8 +37,8 @@ class Size:
     """The widths of models, and how much of a job there is.
 
     hidden, heads, kv_heads, head, wide: of attention and the MLP; experts, expert: how many and how
-    wide. prompts, samples, tokens, words: of the job; rows: most, few and in between. cache: bytes
-    in which samples are preempted, by kind.
+    wide. prompts, samples, tokens, words: of the job; rows: most, few and in between. window: of
+    the layers that have one, in tokens. cache: bytes in which samples are preempted, by kind.
     """
 
     hidden: int
@@ -48,16 +53,25 @@ class Size:
     tokens: int
     words: int
     rows: tuple[int, int, int]
+    window: int
     cache: dict[str, int]
 
 
 REAL = Size(
     2048, 16, 4, 128, 8192, 64, 768, prompts=12, samples=96, tokens=40, words=30,
-    rows=(1024, 64, 256), cache={"dense": 48 << 20, "MoE": 48 << 20, "hybrid": 4 << 30},
+    rows=(1024, 64, 256), window=128,
+    cache={
+        "dense": 48 << 20, "MoE": 48 << 20, "hybrid": 4 << 30, "sinks": 48 << 20,
+        "soft caps": 48 << 20,
+    },
 )  # fmt: skip
 TINY = Size(
     32, 4, 2, 8, 48, 4, 16, prompts=5, samples=7, tokens=12, words=4,
-    rows=(64, 2, 8), cache={"dense": 1 << 17, "MoE": 1 << 17, "hybrid": 1 << 20},
+    rows=(64, 2, 8), window=16,
+    cache={
+        "dense": 1 << 17, "MoE": 1 << 17, "hybrid": 1 << 20, "sinks": 1 << 17,
+        "soft caps": 1 << 17,
+    },
 )  # fmt: skip
 
 
@@ -77,6 +91,16 @@ def config_of(kind: str, size: Size, **ids: Any) -> PretrainedConfig:
         return LlamaConfig(**of_all)
     if kind == "MoE":
         return Qwen3MoeConfig(**of_all, **experts)
+    if kind == "sinks":
+        return GptOssConfig(
+            **of_all | {"intermediate_size": size.expert}, sliding_window=size.window,
+            num_local_experts=size.experts, num_experts_per_tok=min(4, size.experts // 2),
+        )  # fmt: skip
+    if kind == "soft caps":
+        return Gemma2Config(
+            **of_all, sliding_window=size.window, query_pre_attn_scalar=size.head,
+            attn_logit_softcapping=50.0, final_logit_softcapping=30.0,
+        )  # fmt: skip
     return Qwen3NextConfig(
         **of_all, **experts, shared_expert_intermediate_size=size.expert,
         linear_num_value_heads=size.heads, linear_num_key_heads=size.heads // 2,
@@ -165,6 +189,23 @@ def differing(wanted: Sequence[str], path: Path) -> int:
     found = lines(path)
     assert len(found) == len(wanted)
     return sum(a != b for a, b in zip(found, wanted, strict=True))
+
+
+def first_difference(wanted: Sequence[str], path: Path) -> list[dict[str, Any]]:
+    """Which samples have other bits, the token at which they part, and both log-probabilities.
+
+    token: None where the tokens are the same, and only what they add up to is another.
+    """
+    found = []
+    for a, b in zip(map(json.loads, wanted), map(json.loads, lines(path)), strict=True):
+        if a != b:
+            pairs = zip(a["token_ids"], b["token_ids"], strict=False)
+            parts = [at for at, (one, other) in enumerate(pairs) if one != other]
+            found.append({
+                "sample": [a["problem_id"], a["sample"]], "token": parts[0] if parts else None,
+                "logprobs": [a["cumulative_logprob"], b["cumulative_logprob"]],
+            })  # fmt: skip
+    return found
 
 
 def lines(path: Path) -> list[str]:

@@ -7,12 +7,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.job.same_bits import KINDS, TINY, differing, lines, make_place, ways_of
+from tests.job.same_bits import (
+    KINDS,
+    TINY,
+    WINDOWED,
+    differing,
+    lines,
+    make_place,
+    ways_of,
+)
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS + WINDOWED)
 def test_few_rows_a_kill_preemption_and_more_samples_change_no_byte(
     kind: str, tmp_path: Path
 ) -> None:

@@ -1,6 +1,6 @@
 """On GPUs in the deterministic mode: one journal, byte for byte, whatever the batch was.
 
-`test_all_of_it` is the matrix of kinds of models and precisions, which one card does in two
+`test_all_of_it` is the matrix of kinds of models and precisions, which one card does in three
 minutes; what fails there is taken apart by `test_each_way`. With SHAREGEN_SAME_BITS=FILE each
 comparison is a line of that file as soon as it is made.
 """
@@ -24,7 +24,9 @@ from sharegen.job.run_job import run_job
 from tests.job.same_bits import (
     KINDS,
     REAL,
+    WINDOWED,
     differing,
+    first_difference,
     job_of,
     lines,
     make_place,
@@ -45,6 +47,7 @@ PRECISIONS: dict[str, dict[str, Any]] = {
     "fp16": {"dtype": "float16"},
 }
 MATRIX = [(kind, how) for how in ("bf16", "fp8") for kind in KINDS] + [("dense", "fp16")]
+MATRIX += [(kind, "bf16") for kind in WINDOWED]
 EACH = ("few rows", "killed and resumed", "preempted", "extended")
 
 _places: dict[str, Path] = {}
@@ -78,7 +81,10 @@ def compare(folder: Path, kind: str, how: str, way: str, **more: Any) -> int:
     path = folder / f"{'-'.join((kind, how, *names, way))}.jsonl"
     said = ways[way](path)
     found = differing(_wanted[kind, how, *names], path)
-    tell(kind=kind, how=how, way=way, said=said, differing=found, **more)
+    tell(
+        kind=kind, how=how, way=way, said=said, differing=found,
+        where=first_difference(_wanted[kind, how, *names], path), **more,
+    )  # fmt: skip
     return found
 
 
