@@ -65,7 +65,7 @@ def test_paces_of_prefill_and_decoding(shape: str) -> None:
     assert alone["decode_tokens_per_second"] == alone["decode_steps"] == 0
 
 
-@pytest.mark.turn(3)
+@pytest.mark.turn(6)
 def test_workloads_on_one_engine(shape: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A line each, with the counts of each alone."""
     words = ["--shape", shape, "--workload", "40,20,3,4,20", "--workload", "8,8,2,1,3"]
@@ -98,7 +98,7 @@ def test_several_workloads_are_measured_alone(
     assert exit.value.code == 2 and "several workloads: leave out" in capsys.readouterr().err
 
 
-@pytest.mark.turn(2)
+@pytest.mark.turn(4)
 def test_prints_one_json_line(shape: str, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--shape", shape, "--workload", "40,20,3,4,6", "--max-sequences", "8"]
     with pytest.raises(SystemExit) as exit:

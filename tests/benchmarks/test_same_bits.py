@@ -20,7 +20,7 @@ def test_what_differs_is_counted() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.turn(3)
+@pytest.mark.turn(6)
 def test_on_a_cpu_all_are_the_same(tmp_path: Path) -> None:
     LlamaConfig(
         vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=1,

@@ -77,6 +77,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 RIGHT = {str(n): [f"print(int(input()) + {n})", "print(0)", "1 +"] for n in range(4)}
 
 
+@pytest.mark.turn(4)
 def test_sample_then_score_then_convert(sharegen: Command, model: Path, apps: Path) -> None:
     ran = sharegen("code-sample", apps, "--model", model, "--few-shot", 0, *SMALL, "-o", "a.jsonl")
     assert (ran.code, ran.out) == (0, "a.jsonl\n"), ran.err
@@ -127,6 +128,7 @@ def test_few_shot_comes_from_a_file_and_plan_shows_the_tree(
     assert ran.code == 1 and "--few-shot-file" in ran.err
 
 
+@pytest.mark.turn(4)
 def test_scores_and_the_table(sharegen: Command, apps: Path, tmp_path: Path) -> None:
     journal = journal_of(tmp_path / "a.jsonl", apps, RIGHT)
     ran = sharegen("score", journal, "--execute")
@@ -150,6 +152,7 @@ def test_scores_and_the_table(sharegen: Command, apps: Path, tmp_path: Path) -> 
     assert f"next: sharegen report {journal} --html {tmp_path / 'a.html'}" in ran.err
 
 
+@pytest.mark.turn(4)
 def test_scoring_continues_and_then_needs_no_execution(
     sharegen: Command, apps: Path, tmp_path: Path
 ) -> None:
@@ -172,7 +175,7 @@ def test_scoring_continues_and_then_needs_no_execution(
     assert changed.code == 1 and "timeout was 4.0 and is now 9.0" in changed.err
 
 
-@pytest.mark.turn(2)
+@pytest.mark.turn(4)
 def test_verdicts_stand_when_the_dataset_grows_and_not_when_their_tests_change(
     sharegen: Command, apps: Path, tmp_path: Path
 ) -> None:
@@ -192,6 +195,7 @@ def test_verdicts_stand_when_the_dataset_grows_and_not_when_their_tests_change(
     assert [line["passed"] for line in lines(scores)[-3:]] == [False, False, False]
 
 
+@pytest.mark.turn(4)
 def test_other_programs_under_the_same_names_are_judged_anew(
     sharegen: Command, apps: Path, tmp_path: Path
 ) -> None:
@@ -209,6 +213,7 @@ def test_other_programs_under_the_same_names_are_judged_anew(
     assert "100.0%" in sharegen("score", journal).out  # known from before
 
 
+@pytest.mark.turn(4)
 def test_a_sample_that_failed_is_no_empty_program(
     sharegen: Command, apps: Path, tmp_path: Path
 ) -> None:
@@ -261,6 +266,7 @@ def test_converted_samples_score_the_same(
     assert ("Add/2", 2, True) in verdicts(output) and ("Add/0", 2, False) in verdicts(output)
 
 
+@pytest.mark.turn(4)
 def test_chats_are_judged_by_the_program_in_them(
     sharegen: Command, humaneval: Path, tmp_path: Path
 ) -> None:
@@ -279,6 +285,7 @@ def test_chats_are_judged_by_the_program_in_them(
     assert lines(Path("h.jsonl"))[0]["completion"] == "\ndef add(x):\n    return x + 1\n"
 
 
+@pytest.mark.turn(4)
 def test_problems_of_livecodebench_are_scored(sharegen: Command, tmp_path: Path) -> None:
     rows = [
         {
@@ -314,6 +321,7 @@ def test_problems_of_livecodebench_are_scored(sharegen: Command, tmp_path: Path)
     assert ran.out.index("easy") < ran.out.index("hard")
 
 
+@pytest.mark.turn(4)
 def test_unscorable_problems_are_left_out(sharegen: Command, tmp_path: Path) -> None:
     rows = [
         APPS[0],
@@ -354,6 +362,7 @@ def error_of(sharegen: Command, *arguments: object) -> str:
     return ran.err
 
 
+@pytest.mark.turn(4)
 def test_what_cannot_be_scored_is_one_line(
     sharegen: Command, apps: Path, humaneval: Path, tmp_path: Path
 ) -> None:
@@ -434,6 +443,7 @@ def test_a_name_that_is_nearly_a_preset_s(sharegen: Command) -> None:
     assert "did you mean 'apps'?" in near
 
 
+@pytest.mark.turn(4)
 def test_conversion_to_our_own_format_sorts_a_journal(
     sharegen: Command, apps: Path, tmp_path: Path
 ) -> None:
@@ -502,6 +512,7 @@ def test_a_conversion_that_was_sampled_into_is_a_journal(
     assert len(lines(Path("b.jsonl"))) == 12
 
 
+@pytest.mark.turn(4)
 def test_each_file_is_scored_once_and_no_scores_are(
     sharegen: Command, apps: Path, tmp_path: Path
 ) -> None:

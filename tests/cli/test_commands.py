@@ -441,7 +441,7 @@ def test_a_full_disk_ends_in_one_line_and_loses_nothing(
     assert len(journal("out.jsonl")) == 120 and journal("out.jsonl")[: len(kept)] == kept
 
 
-@pytest.mark.turn(2)
+@pytest.mark.turn(4)
 @pytest.mark.usefixtures("uncovered")
 def test_ctrl_c_says_how_to_continue(sharegen: Command, job: list[object]) -> None:
     job = [*job, "-n", 300, "--max-tokens", 64]

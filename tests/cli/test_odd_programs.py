@@ -72,11 +72,13 @@ def check(said: str, results: dict[str, str], odd: range) -> None:
         assert f"sharegen: problem {name}: 1 unscorable: its " in said
 
 
+@pytest.mark.turn(4)
 def test_apps(sharegen: Command) -> None:
     rows = [APPS[0], *(APPS[0] | odd for odd in ODD_APPS), APPS[0]]
     check(*score(sharegen, rows, SCRIPT, "apps", "problem_id"), range(1, len(ODD_APPS) + 1))
 
 
+@pytest.mark.turn(4)
 def test_humaneval(sharegen: Command) -> None:
     good = HUMANEVAL[0]
     odd = [
@@ -92,6 +94,7 @@ def test_humaneval(sharegen: Command) -> None:
     check(said.replace(": it has", ": its"), results, range(1, len(odd) + 1))
 
 
+@pytest.mark.turn(4)
 def test_mbpp(sharegen: Command) -> None:
     odd = [
         MBPP | {"test_list": ["assert add('\ud800', '') == ''"]},

@@ -345,7 +345,7 @@ def score_odd_rows(sharegen: Command, tmp_path: Path, data: st.DataObject, schem
 @pytest.mark.parametrize("schema", list(PROGRAMS))
 @bounded(1)
 @given(data=st.data())
-@pytest.mark.turn(3)
+@pytest.mark.turn(6)
 def test_programs(sharegen: Command, tmp_path: Path, data: st.DataObject, schema: str) -> None:
     isolation()
     score_odd_rows(sharegen, tmp_path, data, schema)

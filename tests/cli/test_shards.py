@@ -46,6 +46,7 @@ def test_plan_shows_all_shards_or_one(sharegen: Command, job: list[object]) -> N
     assert ran.code == 0 and "2 problems, 6 samples" in ran.out
 
 
+@pytest.mark.turn(4)
 def test_tasks_of_a_job_array(
     sharegen: Command, job: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,7 @@ def test_a_template_without_end_is_wrong_usage(
     assert ran.code == 2 and message in ran.err and ran.err.count("\n") == 1
 
 
+@pytest.mark.turn(4)
 def test_a_template_that_fails_for_one_row_leaves_the_others(
     sharegen: Command, model: Path, rows: Path
 ) -> None:
@@ -48,7 +49,7 @@ def test_a_template_that_fails_for_one_row_leaves_the_others(
     assert len(lines) == 3
 
 
-@pytest.mark.turn(2)
+@pytest.mark.turn(4)
 def test_a_pattern_without_end_loses_no_sample(
     sharegen: Command, model: Path, rows: Path, short: None
 ) -> None:
@@ -94,7 +95,7 @@ def test_code_of_a_model_takes_the_flag_whatever_a_recipe_says(
         ("{{ " + "(" * 500 + "1" + ")" * 500 + " }}", "nested too deeply"),
     ],
 )
-@pytest.mark.turn(3)
+@pytest.mark.turn(6)
 def test_a_chat_template_without_end(
     sharegen: Command, model: Path, rows: Path, tmp_path: Path, short: None, template: str,
     message: str,

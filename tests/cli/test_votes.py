@@ -145,6 +145,7 @@ def _read(descriptor: int) -> bytes:
         return b""
 
 
+@pytest.mark.turn(4)
 def test_on_a_terminal_votes_are_a_table(finished: Path) -> None:
     lines = [line.split() for line in at_terminal("vote", finished).splitlines()]
     assert lines == [

@@ -53,6 +53,7 @@ def test_one_that_is_ignored_stays_so(tmp_path: Path) -> None:
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "went on\n", "")
 
 
+@pytest.mark.turn(4)
 @pytest.mark.usefixtures("uncovered")
 def test_the_first_tenths_of_a_second() -> None:
     """Wherever the command is: what it imports first takes its time."""

@@ -136,6 +136,7 @@ def test_other_caches_take_arrivals(name: str, config: dict[str, Any]) -> None:
         assert not any(judge(each, name) for each in done.values())
 
 
+@pytest.mark.turn(4)
 def test_log_probabilities_of_prompts_are_found_however_they_come() -> None:
     """Beside prompts of which nobody asks any."""
     prompts = forest(3)
@@ -154,7 +155,7 @@ def test_log_probabilities_of_prompts_are_found_however_they_come() -> None:
             assert got.logprob == pytest.approx(want.logprob, abs=1e-4)
 
 
-@pytest.mark.turn(2)
+@pytest.mark.turn(4)
 @pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
 def test_arrivals_and_cancels_at_random_change_no_sample(seed: int, lag: int) -> None:

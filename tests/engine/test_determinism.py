@@ -72,7 +72,7 @@ def test_any_batch_size(name: str, max_sequences: int) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.turn(5)
+@pytest.mark.turn(10)
 def test_any_order(name: str) -> None:
     requests = job()
     random.Random(1).shuffle(requests)
@@ -96,7 +96,7 @@ def test_tiny_pool_without_preemption(name: str) -> None:
 
 
 @pytest.mark.parametrize("tokens", [2, 9, 1_000])
-@pytest.mark.turn(3)
+@pytest.mark.turn(6)
 def test_whatever_is_known_of_the_lengths(tokens: int) -> None:
     """Admission goes by them, and may be as wrong as it likes."""
     engine = make_engine(loaded("llama"), blocks=40)
@@ -216,7 +216,7 @@ def test_seed_key_and_sample_tell_samples_apart() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.turn(3)
+@pytest.mark.turn(6)
 def test_sampled_tokens_are_those_of_eager_attention(
     name: str, record_property: Callable[[str, object], None]
 ) -> None:

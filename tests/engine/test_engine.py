@@ -57,7 +57,7 @@ def check_random_job(job: RandomJob, name: str) -> None:
     job.check_counts(ran.stats)
 
 
-@pytest.mark.turn(2)
+@pytest.mark.turn(4)
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(jobs(), st.sampled_from(["llama", "mistral"]))
 def test_every_token_of_a_random_job_is_the_reference_s(job: RandomJob, name: str) -> None:
@@ -363,7 +363,7 @@ def ragged() -> list[Request]:
     return requests_of(forest(), replace(SAMPLED, stop_token_ids=range(3, 128, 9)), samples=3)
 
 
-@pytest.mark.turn(2)
+@pytest.mark.turn(4)
 @pytest.mark.parametrize(
     "steps", [(0, 5), pytest.param((1, 2, 3, 8, 13, 21), marks=pytest.mark.slow)]
 )
@@ -396,6 +396,7 @@ def test_an_error_inside_a_step_leaves_an_exact_engine(
     assert calls > 3
 
 
+@pytest.mark.turn(4)
 def test_an_error_while_rows_move_leaves_no_row_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that had been moved on the host alone must not go on writing where they wrote."""
     params = replace(SAMPLED, max_tokens=40, stop_token_ids=range(3, 128, 9))
@@ -418,6 +419,7 @@ def test_an_error_while_rows_move_leaves_no_row_behind(monkeypatch: pytest.Monke
     assert (engine.runner.position[18:] == -1).all()
 
 
+@pytest.mark.turn(4)
 def test_one_job_at_a_time() -> None:
     """A second call would take the first one's rows; it is refused, and the first goes on."""
     requests = requests_of(forest(), GREEDY)

@@ -139,6 +139,7 @@ def test_what_is_no_dtype() -> None:
 # -- the same tokens, whatever the machine ----------------------------------------------------
 
 
+@pytest.mark.turn(4)
 def test_preemption_changes_nothing() -> None:
     prompts = [random_tokens(length, random.Random(length)) for length in (7, 9)]
     requests = requests_of(prompts, replace(PARAMS, max_tokens=24), samples=9)

@@ -63,6 +63,7 @@ def swaps_of(ran: Ran) -> int:
     return ran.stats.swaps
 
 
+@pytest.mark.turn(4)
 def test_what_is_swapped_comes_back_to_the_bit() -> None:
     requests = job(samples=2)
     whole = run(make_engine(loaded("llama")), requests)

@@ -56,7 +56,7 @@ def test_prompts_without_end_in_the_memory_of_a_window(count: int) -> None:
 
 
 @pytest.mark.parametrize("lookahead", [1, 2, 7, 1000])
-@pytest.mark.turn(4)
+@pytest.mark.turn(8)
 def test_tokens_do_not_depend_on_the_window(lookahead: int) -> None:
     def tokens(lookahead: int) -> dict[int, list[int]]:
         source = Source(60, replace(GREEDY, max_tokens=5))

@@ -119,7 +119,7 @@ def alone() -> Ran:
         pytest.param(1, {"max_sequences": 8, "blocks": 30}, marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.turn(2)
+@pytest.mark.turn(4)
 def test_samples_do_not_hang_on_what_runs_beside_them(
     alone: Ran, lag: int, config: dict[str, Any]
 ) -> None:

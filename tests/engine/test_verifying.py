@@ -278,6 +278,7 @@ def test_nothing_drawn_is_nothing_to_verify() -> None:
     assert Verification(5).check(model) is None
 
 
+@pytest.mark.turn(4)
 def test_asking_changes_no_token() -> None:
     model = load_model(make_tiny("llama"))
     verification = Verification(5)
@@ -313,6 +314,7 @@ def test_steps_for_which_the_only_back_end_has_no_memory_are_skipped(
     assert (found.steps, found.skipped, found.largest) == (0, 40, 0.0)
 
 
+@pytest.mark.turn(4)
 def test_running_out_of_memory_skips_and_other_errors_rise(monkeypatch: pytest.MonkeyPatch) -> None:
     real = verifying._logits
 

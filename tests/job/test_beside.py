@@ -31,7 +31,7 @@ def shards(folder: Path, tmp_path: Path) -> Path:
     return tmp_path / "a.jsonl"
 
 
-@pytest.mark.turn(2)
+@pytest.mark.turn(4)
 def test_a_run_of_all_takes_what_the_shards_have(
     folder: Path,
     shards: Path,

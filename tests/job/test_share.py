@@ -68,6 +68,7 @@ def test_a_shard_without_problems_has_nothing_to_do(folder: Path, tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.turn(4)
 def test_a_plan_of_a_shard_is_what_it_computes(folder: Path, tmp_path: Path) -> None:
     for index in (1, 2):
         shard = Shard(index, 2)

@@ -82,6 +82,7 @@ def offline(path: Path, text: str, samples: int = SAMPLES) -> dict[str, tuple[in
     return {p[0]: (d.counted, d.is_decided) for p, d in stopped.problems.items()}
 
 
+@pytest.mark.turn(4)
 @pytest.mark.parametrize("rule", ["decided", pytest.param("confident=0.8", marks=pytest.mark.slow)])
 def test_a_stopped_job_draws_the_samples_of_the_full_one(
     rule: str, folder: Path, full: Path, tmp_path: Path
@@ -236,7 +237,7 @@ def test_journals_stopped_differently_are_not_read_as_one(folder: Path, tmp_path
         Stopped.of(both)
 
 
-@pytest.mark.turn(2)
+@pytest.mark.turn(4)
 @pytest.mark.parametrize("rule", ["decided", "window=3"])
 def test_a_job_that_goes_on_reads_what_is_on_record_by_the_recipe_as_it_is_now(
     folder: Path, full: Path, tmp_path: Path, rule: str

@@ -90,6 +90,7 @@ def test_a_continued_job_asks_what_its_first_run_asked(
     assert anew.drawn == 8 and clock_in(path) == "2026-11-27"
 
 
+@pytest.mark.turn(4)
 def test_shards_have_the_day_of_the_first_beside_them_or_the_one_that_is_set(
     configure: Any, today: Any, tmp_path: Path
 ) -> None:

@@ -326,7 +326,7 @@ def _read(layout: SharedLayout, tile: Tile, shape: AttentionShape) -> list[objec
     ]
 
 
-@pytest.mark.turn(2)
+@pytest.mark.turn(6)
 @given(st.integers(0, 1 << 32), st.integers(1, 9), st.data())
 @settings(max_examples=60, deadline=None)
 def test_a_deterministic_plan_reads_for_a_row_what_the_tree_says(

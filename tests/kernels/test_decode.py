@@ -129,7 +129,7 @@ def test_both_phases_of_rows_that_arrive_may_have_nothing_to_read(
 @each_dtype
 @each_mode
 @pytest.mark.parametrize("tree", ["no nodes", "few-shot and problems", "no suffix"])
-@pytest.mark.turn(3)
+@pytest.mark.turn(6)
 def test_rows_in_e4m3_are_those_of_the_result(
     tree: str, costs: CostModel | None, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,7 +151,7 @@ def test_rows_in_e4m3_are_those_of_the_result(
 
 
 @each_mode
-@pytest.mark.turn(2)
+@pytest.mark.turn(4)
 def test_a_key_of_nan_is_seen_by_the_rows_below_it_alone(costs: CostModel | None) -> None:
     """Tiles hold rows of several nodes."""
     nodes, suffixes = TREES["a forest"]
@@ -250,7 +250,7 @@ NODES = [(700, 0, 40), (70, 0, 8), (130, 8, 33), (64, 12, 20), (5, 20, 33), (48,
 
 @pytest.mark.parametrize("scattered", [(), (0, 2, 4)], ids=str)
 @pytest.mark.parametrize(("heads", "size"), [((8, 2), 128), ((7, 1), 64), ((3, 3), 80)])
-@pytest.mark.turn(6)
+@pytest.mark.turn(10)
 def test_tiles_for_many_rows(heads: tuple[int, int], size: int, scattered: tuple[int, ...]) -> None:
     for dtype in DTYPES[1:]:
         shape = make_shape(*heads, dtype, key_size=size, value_size=size)
@@ -306,7 +306,7 @@ SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in ran
 
 @each_mode
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.turn(2)
+@pytest.mark.turn(4)
 def test_random_trees(seed: int, costs: CostModel | None) -> None:
     """Ragged ones, with rows that no node names, in blocks of any size."""
     rng = np.random.default_rng(seed)
@@ -354,6 +354,7 @@ def test_default_tiles() -> None:
     assert_close(attend(batch, tile=None, scale=0.125), naive_decode(batch, scale=0.125))
 
 
+@pytest.mark.turn(4)
 def test_replanned_buffers_keep_their_addresses() -> None:
     """A plan made anew in the same buffers serves the new tree, the smaller and the larger."""
     shape = make_shape(4, 2, torch.float32)

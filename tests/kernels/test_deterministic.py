@@ -109,7 +109,7 @@ of_dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 """In float16 the kernel for many rows on Hopper cards looks through every tile."""
 
 
-@pytest.mark.turn(4)
+@pytest.mark.turn(8)
 @of_dtypes
 @pytest.mark.parametrize("options", [{}, {"window": 90}], ids=str)
 def test_a_row_has_the_same_bits_beside_any_others(
@@ -142,7 +142,7 @@ def test_a_sink_comes_in_alike_whether_anything_is_shared_in_the_batch_or_not(
     assert torch.equal(attend(by_itself, tile, sinks=sinks), whole[rows])
 
 
-@pytest.mark.turn(3)
+@pytest.mark.turn(9)
 @of_dtypes
 @pytest.mark.parametrize("place", [0, 5, 13])
 def test_a_row_does_not_mind_a_neighbour_whose_scores_are_large(

@@ -87,7 +87,7 @@ CHUNKS = [([0], 9), ([0, 1], 1), ([0, 1], 34), ([], 17)]
 
 @each_dtype
 @pytest.mark.parametrize("scattered", [False, True], ids=["", "scattered"])
-@pytest.mark.turn(2)
+@pytest.mark.turn(4)
 def test_chunks_over_nodes(scattered: bool, dtype: torch.dtype) -> None:
     check_prefill(make_shape(4, 2, dtype), TREE, CHUNKS, scattered=scattered, scale=0.125)
 
@@ -105,7 +105,7 @@ def test_groups(heads: tuple[int, int], dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(
     ("heads", "size"), [((4, 2), 64), ((3, 3), 80), ((4, 1), 96), ((6, 1), 128)]
 )
-@pytest.mark.turn(4)
+@pytest.mark.turn(8)
 def test_full_batches_of_equal_chunks(
     heads: tuple[int, int],
     size: int,

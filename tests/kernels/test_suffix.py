@@ -23,7 +23,7 @@ from tests.kernels.trees import (
 @pytest.mark.parametrize("splits", [1, 3, 8])
 @pytest.mark.parametrize("window", [None, 30])
 @pytest.mark.parametrize("unshared", [False, True])
-@pytest.mark.turn(5)
+@pytest.mark.turn(10)
 def test_splits(splits: int, window: int | None, unshared: bool, dtype: torch.dtype) -> None:
     shape = make_shape(4, 2, dtype)
     batch = random_batch(shape, [(50, 0, 3), (17, 1, 3)], [1, 200, 70, 5], padding=1)

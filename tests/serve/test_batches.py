@@ -69,6 +69,7 @@ def content(client: openai.OpenAI, name: str | None) -> dict[str, Any]:
     return {each["custom_id"]: each["response"] for each in found}
 
 
+@pytest.mark.turn(4)
 def test_a_batch_has_the_answers_of_the_command_line(
     served: Served, folder: Path, tmp_path: Path
 ) -> None:
@@ -212,7 +213,7 @@ def test_a_batch_is_cancelled_with_what_it_has(served: Served) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.turn(2)
+@pytest.mark.turn(4)
 def test_the_next_server_goes_on(folder: Path, tmp_path: Path) -> None:
     """Whatever was written stays, a line that was cut off is asked again, and none comes twice."""
     lines = [line(str(n), seed=n, max_tokens=30, ignore_eos=True, n=2) for n in range(6)]

@@ -183,7 +183,7 @@ def test_folders_elsewhere_are_refused(served: Served, weights: Path) -> None:
     assert served.ask("/update_weights_from_disk", b"{}", Content_Type="text/plain")[0] == 415
 
 
-@pytest.mark.turn(3)
+@pytest.mark.turn(4)
 def test_a_pause_holds_what_runs(served: Served, beside: ThreadPoolExecutor) -> None:
     want = Running(served).rest()
     assert served.ask("/is_paused", method="GET") == (200, {"is_paused": False})
@@ -229,7 +229,7 @@ def test_other_pauses_wait_for_what_runs_or_end_it(
     assert served.ask("/pause", Origin="http://evil.example")[0] == 403
 
 
-@pytest.mark.turn(2)
+@pytest.mark.turn(4)
 def test_a_client_that_leaves_takes_its_order_with_it(
     served: Served, texts: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:

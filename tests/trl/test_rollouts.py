@@ -21,6 +21,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.turn(4)
 def test_two_steps_of_grpo(tmp_path: Path) -> None:
     rollout = Kept()
     trainer = grpo(tmp_path, rollout)

@@ -325,6 +325,7 @@ def test_half_of_a_character_in_a_tool_costs_no_other_chat() -> None:
     assert str(found[1]).endswith("its text holds half of a character")
 
 
+@pytest.mark.turn(4)
 def test_a_text_that_the_tokenizer_gives_up_on_costs_itself() -> None:
     """Its regular expression needs more steps than the library lets it take."""
     from tokenizers import Regex, pre_tokenizers

@@ -179,6 +179,7 @@ def test_where_prompts_part_does_not_depend_on_what_stands(
         assert parts(node) == parts(own)
 
 
+@pytest.mark.turn(4)
 @given(PROMPTS, PROMPTS, BLOCK_SIZE)
 def test_what_stands_is_not_doubled(
     prompts: list[Prompt], later: list[Prompt], block_size: int
@@ -207,6 +208,7 @@ def test_a_fork_is_not_shared_by_later_prompts() -> None:
     assert tree.deepest_match([1, 2, 3, 4, 5, 6, 7]) in (fork, ends[0].parent)
 
 
+@pytest.mark.turn(4)
 @given(PROMPTS, PROMPTS, BLOCK_SIZE)
 def test_the_deepest_match(prompts: list[Prompt], late: list[Prompt], block_size: int) -> None:
     tree = PrefixTree.build(prompts, block_size)

@@ -64,7 +64,7 @@ def assert_from_forward(completion: Completion, model: PreTrainedModel) -> None:
         *product([7, 512], [1, 4], ["llama", "gemma2", "gpt2"]),
     ],
 )
-@pytest.mark.turn(3)
+@pytest.mark.turn(6)
 def test_equal_to_the_models_own_forward(prefill_tokens: int, block_size: int, name: str) -> None:
     engine = make_engine(
         loaded(name), block_size=block_size, prefill_tokens=prefill_tokens, blocks=800

@@ -76,7 +76,7 @@ class Numbers:
 
 
 @pytest.mark.parametrize("cramped", [False, True])
-@pytest.mark.turn(5)
+@pytest.mark.turn(10)
 def test_all_processors_together_equal_generate(cramped: bool) -> None:
     """Bias, repetition, bad words and min_tokens of every request its own, in one batch."""
     free = run(make_engine(loaded("llama")), requests_of(PROMPTS, GREEDY)).tokens

@@ -299,7 +299,7 @@ BRIEF_SEEDS = {3, 4, 6, 7, 9, 11}
     "seed",
     [i if i in BRIEF_SEEDS else pytest.param(i, marks=pytest.mark.slow) for i in range(12)],
 )
-@pytest.mark.turn(5)
+@pytest.mark.turn(10)
 def test_random_forks(seed: int) -> None:
     fork_at_random(seed)
 

@@ -116,7 +116,7 @@ def warped(scores: Tensor, params: SamplingParams, slack: float) -> Tensor:
 @pytest.mark.parametrize(
     "batch", [*range(4), *(pytest.param(i, marks=pytest.mark.slow) for i in range(4, 10))]
 )
-@pytest.mark.turn(4)
+@pytest.mark.turn(8)
 def test_settings_against_transformers(batch):
     rng = random.Random(batch)
     generator = torch.manual_seed(batch)

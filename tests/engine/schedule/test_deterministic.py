@@ -147,7 +147,7 @@ def test_samples_that_are_added_later_read_the_tree_as_those_before() -> None:
     assert not any(alone for nodes in of_samples for _, _, alone in nodes)  # type: ignore[attr-defined]
 
 
-@pytest.mark.turn(2)
+@pytest.mark.turn(4)
 def test_a_preempted_sample_never_gets_its_tokens_in_one_pass() -> None:
     params = SamplingParams(max_tokens=40, ignore_eos=True)
     requests = [Request(i, prompt, params, range(4)) for i, prompt in enumerate(forest())]

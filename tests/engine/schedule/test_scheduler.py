@@ -104,6 +104,7 @@ def check_random_job(job: RandomJob) -> None:
     job.check_counts(ran.stats)
 
 
+@pytest.mark.turn(4)
 @settings(max_examples=25, deadline=None)
 @given(jobs())
 def test_random_jobs(job: RandomJob) -> None:

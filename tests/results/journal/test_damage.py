@@ -192,7 +192,7 @@ def mutated(content: bytes, changes: list[tuple[float, bytes, int]]) -> bytes:
     return content
 
 
-@pytest.mark.turn(2)
+@pytest.mark.turn(4)
 @settings(max_examples=120, deadline=None)
 @given(changes=mutations)
 def test_bytes_of_a_journal_that_change(
@@ -214,6 +214,7 @@ def test_bytes_of_a_journal_that_change(
             assert {record.key for record in found} == {record.key for record in go_on(path)}
 
 
+@pytest.mark.turn(4)
 @settings(max_examples=120, deadline=None)
 @given(changes=mutations)
 def test_bytes_of_a_run_file_that_change(

@@ -291,7 +291,7 @@ def size_of(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-@pytest.mark.turn(3)
+@pytest.mark.turn(4)
 @pytest.mark.parametrize("problems", [15, pytest.param(30, marks=pytest.mark.slow)])
 def test_killed_at_random_moments_it_ends_as_if_never_killed(tmp_path: Path, problems: int) -> None:
     undisturbed, killed = tmp_path / "undisturbed.jsonl", tmp_path / "killed.jsonl"
@@ -346,7 +346,7 @@ except JournalError as error:
     Journal.open(path, CONFIGURATION).close()  # released
 
 
-@pytest.mark.turn(2)
+@pytest.mark.turn(4)
 def test_of_many_that_start_at_once_one_writes(tmp_path: Path) -> None:
     code = """
 import sys, time

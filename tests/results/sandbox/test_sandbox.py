@@ -165,7 +165,7 @@ def test_a_missing_bubblewrap_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         Sandbox("bubblewrap")
 
 
-@pytest.mark.turn(2)
+@pytest.mark.turn(4)
 def test_limits_hold_without_isolation() -> None:
     """The way on that a user can insist on, with harmless programs of our own."""
     with Sandbox("none", HASTY) as sandbox:

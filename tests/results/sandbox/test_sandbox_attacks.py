@@ -559,7 +559,7 @@ def test_an_answer_is_limited_before_anyone_reads_it(sandbox: Sandbox) -> None:
         assert answer.status == "output" or len(answer.output) == LIMITS.answer // 2
 
 
-@pytest.mark.turn(2)
+@pytest.mark.turn(4)
 def test_limits_hold_while_a_session_waits(sandbox: Sandbox) -> None:
     source = (
         "import threading\n"

@@ -225,7 +225,7 @@ def test_memory_that_was_given_back_is_not_held(limited: Sandbox) -> None:
         assert run(limited, source).output == b"1\n"
 
 
-@pytest.mark.turn(2)
+@pytest.mark.turn(4)
 def test_processes_that_work_together_do_so(limited: Sandbox) -> None:
     source = (
         "import asyncio, subprocess\n"

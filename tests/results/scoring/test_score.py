@@ -420,7 +420,7 @@ def test_the_search_of_memory_would_find_them(scorer: Scorer) -> None:
     assert scorer.score(problem, hunt + "print(found[0].decode())").passed
 
 
-@pytest.mark.turn(2)
+@pytest.mark.turn(4)
 def test_slow_comparisons_are_the_programs_own_loss(scorer: Scorer) -> None:
     """Ints whose hashes collide take quadratic time to put in a set: not outside, at least."""
     program = "def f(x): return {k * (2**61 - 1) for k in range(1, 20000)}"

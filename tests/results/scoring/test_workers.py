@@ -44,6 +44,7 @@ def _workers() -> list[psutil.Process]:
     ]
 
 
+@pytest.mark.turn(4)
 @pytest.mark.parametrize("workers", [1, 3])
 def test_every_program_is_scored_once(isolation: Isolation, workers: int) -> None:
     tasks = [Task("a", ADD, COMPLETIONS), Task("b", ADD, COMPLETIONS[:2]), Task("c", ADD, [])]
@@ -56,6 +57,7 @@ def test_every_program_is_scored_once(isolation: Isolation, workers: int) -> Non
     assert not _workers()
 
 
+@pytest.mark.turn(4)
 def test_nothing_comes_from_the_current_folder(
     isolation: Isolation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,6 +98,7 @@ def test_closing_early_ends_what_runs(isolation: Isolation) -> None:
     assert not left
 
 
+@pytest.mark.turn(4)
 def test_no_cgroup_is_left(isolation: Isolation) -> None:
     group = cgroup.create()
     if group is None:

@@ -81,7 +81,7 @@ def test_greedy_tokens_are_those_of_transformers(file: Path) -> None:
         assert tokens[index, 0] == whole[0, len(prompt) :].tolist()
 
 
-@pytest.mark.turn(3)
+@pytest.mark.turn(4)
 def test_tokenizer_and_template_are_those_in_the_file(file: Path) -> None:
     write_tiny_gguf(file)
     for name in ("tokenizer.json", "tokenizer_config.json"):  # of another model

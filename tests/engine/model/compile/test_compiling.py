@@ -78,6 +78,7 @@ def test_every_layer_may_be_a_kind_of_its_own(monkeypatch: pytest.MonkeyPatch) -
         loaded.release()
 
 
+@pytest.mark.turn(4)
 @NEEDS_HYBRIDS
 @pytest.mark.usefixtures("dynamo_alone")
 @pytest.mark.parametrize(("name", "graphs"), GRAPHS_OF_NORMS)

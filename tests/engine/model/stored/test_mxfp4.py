@@ -192,7 +192,7 @@ class Meter(TorchDispatchMode):
         self.now -= size
 
 
-@pytest.mark.turn(2)
+@pytest.mark.turn(4)
 @pytest.mark.parametrize("quantization", [None, "fp8"])
 def test_memory_holds_the_result_and_one_layer(
     quantization: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
