@@ -127,6 +127,7 @@ class LLM:
         block_size: int = 16,
         compile: bool | None = None,
         deterministic: bool = False,
+        any_tree: bool = False,
         show_model: bool = False,
         enforce_eager: bool = False,
         lookahead: int = LOOKAHEAD,

@@ -250,7 +250,7 @@ class Prepared:
         rows = self.padded(self.max_sequences)
         attention = attention_for(
             self.model.layers, self.cache, rows, self.chunk_tokens, start.costs,
-            self._config.deterministic, self._config.arriving,
+            self._config.deterministic, self._config.arriving, self._config.any_tree,
         )  # fmt: skip
         return Runner(
             self.model,

@@ -146,6 +146,7 @@ def engine_config(
     first_rows: int | None = None,
     host_blocks: int = 0,
     deterministic: bool = False,
+    any_tree: bool = False,
 ) -> EngineConfig:
     """Everything small, so that few tokens go through many blocks and batches.
 
@@ -168,6 +169,7 @@ def engine_config(
         first_rows=first_rows,
         swap_space=swapped_bytes / 2**30,
         deterministic=deterministic,
+        any_tree=any_tree,
     )
 
 

@@ -104,6 +104,19 @@ class EngineParameters:
             ),
         ),
     ] = False
+    any_tree: Annotated[
+        bool,
+        Parameter(
+            "Whether a sample has the same bits whatever shares its prompt, too: prompt_logprobs of "
+            "prompt and sample are those that were drawn. Needs the deterministic mode.",
+            changes_samples=True,
+            flag=Flag(
+                "--any-tree",
+                help="With --deterministic: give each sample the same bits whatever shares its "
+                "prompt, too.",
+            ),
+        ),
+    ] = False
     show_model: Annotated[
         bool,
         Parameter(

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from sharegen.engine.execute.absolute_attention import AbsoluteAttention
 from sharegen.engine.execute.back_end import Attention, Put, Slots, StoreAndAttend, Stores
 from sharegen.engine.execute.kv_cache import KVCache
 from sharegen.engine.execute.latent_step import LatentStep, latent_stores
@@ -31,6 +32,7 @@ def attention_for(
     costs: CostModel | None = None,
     deterministic: bool = False,
     arriving: bool = False,
+    any_tree: bool = False,
 ) -> Attention:
     """Return the kernels where they can serve every layer, else the reference.
 
@@ -43,9 +45,12 @@ def attention_for(
         deterministic: whether a row's bits may not depend on the batch on a GPU; they never do on a
             CPU, in float32. Raises UsageError where no kernel serves the layers.
         arriving: whether rows come and go for long, as a server's do.
+        any_tree: whether a row's bits may not depend on the job's tree, either.
     """
     if not layers:
         return NoAttention()
+    if any_tree:
+        return AbsoluteAttention(layers, cache)
     if cache.device.type != "cuda":
         return ReferenceAttention(layers, cache, costs=costs)
     reason: str | None = "Triton is not installed"

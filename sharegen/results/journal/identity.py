@@ -13,6 +13,7 @@ from typing import Any
 
 NEWER: dict[str, Any] = {
     "deterministic": False,
+    "any_tree": False,
     "logprobs_mode": "raw_logprobs",
     "block_size": 16,
     "compile": True,

@@ -1,0 +1,93 @@
+"""Attention whose bits do not depend on the job's tree: tiles of keys at absolute positions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import torch
+
+from sharegen.engine.execute.back_end import Put, Slots, StoreAndAttend, Stores
+from sharegen.engine.execute.kv_cache import KVCache
+from sharegen.engine.model.attention.layer_spec import LayerSpec
+from sharegen.engine.model.interface import AttentionContext
+from sharegen.errors import UsageError
+from sharegen.kernels import reference
+from sharegen.kernels.layout import SharedLayout
+from sharegen.kernels.reference_absolute import (
+    Paths,
+    absolute_attention,
+    decode_slots,
+    prefill_slots,
+)
+
+
+def refused(layers: Sequence[LayerSpec], cache: KVCache) -> str | None:
+    """What of a model has no tiles at absolute positions yet; None where all has."""
+    if cache.latents:
+        return "a KV cache of latents"
+    if cache.fp8:
+        return "an FP8 KV cache"
+    if any(spec.window or spec.attention_chunk for spec in layers):
+        return "sliding windows and chunks of attention"
+    return None
+
+
+class AbsoluteAttention:
+    """Attention by kernels/reference_absolute.py: every row reads its tiles from position 0 on.
+
+    Args:
+        layers: the attention of each layer that has one.
+        cache: the KV cache that is read and written.
+    """
+
+    def __init__(self, layers: Sequence[LayerSpec], cache: KVCache) -> None:
+        if (what := refused(layers, cache)) is not None:
+            raise UsageError(
+                f"any_tree: {what} cannot have bits that do not depend on the job's tree yet: "
+                "leave it out"
+            )
+        self.layers, self.cache = layers, cache
+        self.fallback: str | None = None
+        self.generation = 0
+        self.variant: Hashable = None
+        self.shared_levels: tuple[int, ...] = ()
+        self._layout: SharedLayout | None = None
+
+    def update(self, layout: SharedLayout) -> None:
+        self.shared_levels = ()
+        self._layout = layout
+
+    def prefill(
+        self, layout: SharedLayout, chunk_starts: list[int], position: torch.Tensor, slots: Slots
+    ) -> AttentionContext:
+        assert slots.full is not None
+        paths = self._paths(layout, len(position))
+        return self._context(slots, prefill_slots(paths, chunk_starts, position, slots.full))
+
+    def decode(
+        self,
+        slots: Slots,
+        block_tables: torch.Tensor,
+        prefix_length: torch.Tensor,
+        position: torch.Tensor,
+    ) -> AttentionContext:
+        assert self._layout is not None
+        paths = self._paths(self._layout, len(position))
+        tables = (block_tables, prefix_length, position)
+        return self._context(slots, decode_slots(paths, *tables, self.cache.block_size))
+
+    def _paths(self, layout: SharedLayout, num_rows: int) -> Paths:
+        return Paths.of(layout, num_rows, self.cache.block_size, self.cache.device)
+
+    def _context(self, slots: Slots, where: torch.Tensor) -> AttentionContext:
+        def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: torch.Tensor,
+                   values: torch.Tensor, put: Put, *, scale: float, softcap: float | None,
+                   sinks: torch.Tensor | None, **how: Any) -> torch.Tensor:  # fmt: skip
+            assert sinks is None
+            put()
+            return absolute_attention(q, keys, values, where, scale=scale, softcap=softcap)
+
+        attention: Callable[..., torch.Tensor] = attend
+        stores = Stores(reference.store, reference.store_fp8)
+        return StoreAndAttend(self.layers, self.cache, slots, stores, attention)
