@@ -20,7 +20,7 @@ from sharegen.engine.config import MAX_SEQUENCES, EngineConfig
 from sharegen.engine.core.batch import Batch
 from sharegen.engine.execute.agreement import Agreement
 from sharegen.engine.execute.attention import attention_for
-from sharegen.engine.execute.determinism import MOST_THREADS, check_deterministic
+from sharegen.engine.execute.determinism import MOST_THREADS, check_any_tree, check_deterministic
 from sharegen.engine.execute.drawn import Drawn
 from sharegen.engine.execute.graphs import StepGraphs
 from sharegen.engine.execute.headroom import free_memory, kv_cache_memory, memory_again
@@ -130,6 +130,8 @@ class Prepared:
         if config.deterministic and on_gpu:
             self.chunk_tokens = steady_chunk(self.chunk_tokens)
         check_kv_cache_dtype(config.kv_cache_dtype, model.device)
+        if config.any_tree:
+            check_any_tree(model, config.deterministic)
         if config.deterministic:
             check_deterministic(model)
         blocks = block_format(
@@ -259,7 +261,8 @@ class Prepared:
             max_sequences=self.max_sequences,
             padded=self.padded,
             tokenizer=self.tokenizer,
-            graphs=self._graphs if attention.fallback is None else None,
+            # Launches of attention over absolute tiles change with the tree.
+            graphs=None if attention.fallback or self._config.any_tree else self._graphs,
             room=self._room,
             agreement=Agreement(ranks) if ranks is not None and start.checked else None,
             states=self.states,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from sharegen.engine.core.request import Request, SamplingParams
@@ -54,3 +57,29 @@ def test_results_are_the_models() -> None:
     done = bits_of([Request(i, p, params, range(2)) for i, p in enumerate(prompts())])
     for completion in done.values():
         judge(completion, "llama")
+
+
+def test_the_kernel_has_the_property(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    from sharegen.engine.execute.absolute_attention import AbsoluteAttention
+
+    made = AbsoluteAttention.__init__
+
+    def by_kernel(self: AbsoluteAttention, *arguments: Any) -> None:
+        made(self, *arguments)
+        self._uses_kernel = True
+
+    monkeypatch.setattr(AbsoluteAttention, "__init__", by_kernel)
+    few = replace(PARAMS, max_tokens=4)
+    of_four = prompts()[-4:]
+    drawn = bits_of([Request(i, p, few, range(2)) for i, p in enumerate(of_four)])
+    for completion in drawn.values():
+        assert len(completion.token_ids) == 4
+    alone = bits_of([Request(2, of_four[2], few, range(1))])
+    assert alone[2, 0].logprobs == drawn[2, 0].logprobs
+    again = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
+    text = [*of_four[2], *drawn[2, 0].token_ids]
+    scored = bits_of([Request(0, text, again, range(1))])[0, 0].prompt_logprobs
+    assert scored is not None and scored[len(of_four[2]) :] == drawn[2, 0].logprobs
+    for i in range(len(of_four)):
+        judge(drawn[i, 0], "llama")

@@ -28,6 +28,8 @@ def refused(layers: Sequence[LayerSpec], cache: KVCache) -> str | None:
         return "a KV cache of latents"
     if cache.fp8:
         return "an FP8 KV cache"
+    if any(spec.has_sinks for spec in layers):
+        return "sinks"
     if any(spec.window or spec.attention_chunk for spec in layers):
         return "sliding windows and chunks of attention"
     return None
@@ -53,15 +55,20 @@ class AbsoluteAttention:
         self.variant: Hashable = None
         self.shared_levels: tuple[int, ...] = ()
         self._layout: SharedLayout | None = None
+        self._plans: dict[tuple[int, int], Any] = {}  # of decoding, by rows and heads of a group
+        self._uses_kernel = cache.device.type == "cuda"
 
     def update(self, layout: SharedLayout) -> None:
         self.shared_levels = ()
         self._layout = layout
+        self._plans = {}
 
     def prefill(
         self, layout: SharedLayout, chunk_starts: list[int], position: torch.Tensor, slots: Slots
     ) -> AttentionContext:
         assert slots.full is not None
+        if self._uses_kernel:
+            return self._by_kernel(layout, slots, position, chunk_starts)
         paths = self._paths(layout, len(position))
         return self._context(slots, prefill_slots(paths, chunk_starts, position, slots.full))
 
@@ -73,9 +80,41 @@ class AbsoluteAttention:
         position: torch.Tensor,
     ) -> AttentionContext:
         assert self._layout is not None
+        tables = (block_tables, prefix_length)
+        if self._uses_kernel:
+            return self._by_kernel(self._layout, slots, position, None, *tables)
         paths = self._paths(self._layout, len(position))
-        tables = (block_tables, prefix_length, position)
-        return self._context(slots, decode_slots(paths, *tables, self.cache.block_size))
+        return self._context(slots, decode_slots(paths, *tables, position, self.cache.block_size))
+
+    def _by_kernel(
+        self,
+        layout: SharedLayout,
+        slots: Slots,
+        position: torch.Tensor,
+        chunk_starts: list[int] | None,
+        *tables: torch.Tensor,
+    ) -> AttentionContext:
+        from sharegen.kernels import absolute  # which needs Triton
+
+        plans = self._plans if chunk_starts is None else {}
+
+        def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: torch.Tensor,
+                   values: torch.Tensor, put: Put, *, scale: float, softcap: float | None,
+                   sinks: torch.Tensor | None, **how: Any) -> torch.Tensor:  # fmt: skip
+            put()
+            group = q.shape[1] // k.shape[1]
+            key = len(position), group
+            if key not in plans:
+                plans[key] = absolute.make_plan(
+                    layout, len(position), group, self.cache.block_size, self.cache.device,
+                    chunk_starts, slots.full,
+                )  # fmt: skip
+            return absolute.absolute_attention(
+                q, keys, values, plans[key], position, *tables, scale=scale, softcap=softcap
+            )
+
+        stores = Stores(reference.store, reference.store_fp8)
+        return StoreAndAttend(self.layers, self.cache, slots, stores, attend)
 
     def _paths(self, layout: SharedLayout, num_rows: int) -> Paths:
         return Paths.of(layout, num_rows, self.cache.block_size, self.cache.device)

@@ -60,3 +60,14 @@ def check_deterministic(model: LoadedModel) -> None:
             "two runs",
             stacklevel=4,
         )
+
+
+def check_any_tree(model: LoadedModel, deterministic: bool) -> None:
+    """Raise UsageError where bits cannot be free of the job's tree."""
+    if not deterministic:
+        raise UsageError("any_tree: it is a step beyond the deterministic mode: give both")
+    if model.mixers:
+        raise UsageError(
+            "any_tree: where the scans of this model's states are cut depends on the job's tree: "
+            "leave it out"
+        )
