@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -188,7 +189,7 @@ def _with_chunks(
         above[below] = np.maximum(above[below], layout.position[node] + layout.length[node])
     assert slots is not None
     parts, items, length = [paths.slots], [], len(paths.slots)
-    for first, end in zip(chunk_starts, chunk_starts[1:], strict=False):
+    for first, end in pairwise(chunk_starts):
         prefix, path = int(above[first]), int(start[first])
         parts += [paths.slots[path : path + prefix], slots[first:end].to(torch.int32)]
         for i in range(first, end, most):
@@ -200,9 +201,7 @@ def _with_chunks(
         np.concatenate([layout.order, np.zeros(num_rows - len(layout.order), np.int32),
                         np.arange(num_rows)]).astype(np.int32)
     ).to(device)  # fmt: skip
-    return AbsolutePlan(
-        Paths(torch.cat(parts), paths.start), levels, rows, _sent(items, device)
-    )
+    return AbsolutePlan(Paths(torch.cat(parts), paths.start), levels, rows, _sent(items, device))
 
 
 def _sent(items: list[tuple[int, ...]], device: torch.device) -> torch.Tensor:

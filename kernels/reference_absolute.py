@@ -76,9 +76,7 @@ def decode_slots(
     from_above = _looked_up(paths.slots, above, is_above)
     own = (token - prefix_length[:, None]).clamp(min=0)
     is_own = ~is_above & (token <= position[:, None])
-    block = block_tables.long().gather(
-        1, (own // size).clamp(max=block_tables.shape[1] - 1)
-    )
+    block = block_tables.long().gather(1, (own // size).clamp(max=block_tables.shape[1] - 1))
     slots = torch.where(is_above, from_above, block * size + own % size)
     return torch.where(is_above | is_own, slots, -1)
 

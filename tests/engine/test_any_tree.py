@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from sharegen.engine.core.request import Request, SamplingParams
+from sharegen.engine.core.request import Completion, Request, SamplingParams
+from sharegen.errors import UsageError
 from tests.engine.jobs import forest, judge, loaded, make_engine, random_tokens, run
 
 PARAMS = SamplingParams(temperature=1.0, max_tokens=9, ignore_eos=True, logprobs=0)
@@ -15,17 +17,17 @@ PARAMS = SamplingParams(temperature=1.0, max_tokens=9, ignore_eos=True, logprobs
 
 def prompts() -> list[list[int]]:
     """Some that share half of what they are, and longer than a tile."""
-    import random
-
     rng = random.Random(7)
     long = random_tokens(90, rng)
     more = [long[:cut] + random_tokens(20 + cut % 7, rng) for cut in (40, 64, 71, 90)]
     return [*forest(), *more]
 
 
-def bits_of(requests: list[Request], name: str = "llama", **config: int):
-    ran = run(make_engine(loaded(name), deterministic=True, any_tree=True, **config), requests)
-    return ran.completions
+def bits_of(
+    requests: list[Request], name: str = "llama", any_tree: bool = True
+) -> dict[tuple[int, int], Completion]:
+    engine = make_engine(loaded(name), deterministic=True, any_tree=any_tree)
+    return run(engine, requests).completions
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
@@ -59,6 +61,7 @@ def test_results_are_the_models() -> None:
         judge(completion, "llama")
 
 
+@pytest.mark.slow
 def test_the_kernel_has_the_property(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
     from sharegen.engine.execute.absolute_attention import AbsoluteAttention
@@ -70,16 +73,21 @@ def test_the_kernel_has_the_property(monkeypatch: pytest.MonkeyPatch) -> None:
         self._uses_kernel = True
 
     monkeypatch.setattr(AbsoluteAttention, "__init__", by_kernel)
-    few = replace(PARAMS, max_tokens=4)
-    of_four = prompts()[-4:]
-    drawn = bits_of([Request(i, p, few, range(2)) for i, p in enumerate(of_four)])
-    for completion in drawn.values():
-        assert len(completion.token_ids) == 4
-    alone = bits_of([Request(2, of_four[2], few, range(1))])
-    assert alone[2, 0].logprobs == drawn[2, 0].logprobs
+    two = prompts()[-2:]
+    few = replace(PARAMS, max_tokens=3)
+    drawn = bits_of([Request(i, p, few, range(2)) for i, p in enumerate(two)])
+    alone = bits_of([Request(1, two[1], few, range(1))])
+    assert alone[1, 0].logprobs == drawn[1, 0].logprobs
     again = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
-    text = [*of_four[2], *drawn[2, 0].token_ids]
+    text = [*two[1], *drawn[1, 0].token_ids]
     scored = bits_of([Request(0, text, again, range(1))])[0, 0].prompt_logprobs
-    assert scored is not None and scored[len(of_four[2]) :] == drawn[2, 0].logprobs
-    for i in range(len(of_four)):
-        judge(drawn[i, 0], "llama")
+    assert scored is not None and scored[len(two[1]) :] == drawn[1, 0].logprobs
+    for completion in drawn.values():
+        judge(completion, "llama")
+
+
+def test_refused_by_name() -> None:
+    with pytest.raises(UsageError, match="any_tree: it is a step beyond the deterministic mode"):
+        make_engine(loaded("llama"), any_tree=True)
+    with pytest.raises(UsageError, match="any_tree: sliding windows"):
+        make_engine(loaded("gemma2"), deterministic=True, any_tree=True)

@@ -107,8 +107,8 @@ class EngineParameters:
     any_tree: Annotated[
         bool,
         Parameter(
-            "Whether a sample has the same bits whatever shares its prompt, too: prompt_logprobs of "
-            "prompt and sample are those that were drawn. Needs the deterministic mode.",
+            "Whether a sample has the same bits whatever shares its prompt, too: prompt_logprobs "
+            "of prompt and sample are those that were drawn. Needs the deterministic mode.",
             changes_samples=True,
             flag=Flag(
                 "--any-tree",
