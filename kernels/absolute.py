@@ -188,7 +188,8 @@ def _with_chunks(
         below = layout.order[layout.row_start[node] : layout.row_end[node]]
         above[below] = np.maximum(above[below], layout.position[node] + layout.length[node])
     assert slots is not None
-    parts, items, length = [paths.slots], [], len(paths.slots)
+    parts, length = [paths.slots], len(paths.slots)
+    items: list[tuple[int, ...]] = []
     for first, end in pairwise(chunk_starts):
         prefix, path = int(above[first]), int(start[first])
         parts += [paths.slots[path : path + prefix], slots[first:end].to(torch.int32)]
