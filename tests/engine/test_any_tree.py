@@ -30,6 +30,7 @@ def bits_of(
     return run(engine, requests).completions
 
 
+@pytest.mark.turn(4)
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_alone_and_beside_others(name: str) -> None:
     together = bits_of([Request(i, p, PARAMS, range(2)) for i, p in enumerate(prompts())], name)
@@ -62,6 +63,7 @@ def test_results_are_the_models() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.turn(5)
 def test_the_kernel_has_the_property(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
     from sharegen.engine.execute.absolute_attention import AbsoluteAttention

@@ -63,11 +63,17 @@ def check_deterministic(model: LoadedModel) -> None:
 
 
 def check_any_tree(model: LoadedModel, deterministic: bool) -> None:
-    """Raise UsageError where bits cannot be free of the job's tree."""
+    """Raise UsageError where bits cannot be free of the job's tree; warn where nobody saw it."""
     if not deterministic:
         raise UsageError("any_tree: it is a step beyond the deterministic mode: give both")
     if model.mixers:
         raise UsageError(
             "any_tree: where the scans of this model's states are cut depends on the job's tree: "
             "leave it out"
+        )
+    if model.device.type == "cuda":
+        warnings.warn(
+            "any_tree: no GPU has shown yet that bits do not depend on the job's tree, and steps "
+            "are not CUDA graphs: it is slow there",
+            stacklevel=4,
         )
