@@ -66,11 +66,11 @@ REAL = Size(
     },
 )  # fmt: skip
 TINY = Size(
-    32, 4, 2, 8, 48, 4, 16, prompts=5, samples=7, tokens=12, words=4,
+    32, 4, 2, 8, 48, 4, 16, prompts=5, samples=7, tokens=28, words=4,
     rows=(64, 2, 8), window=16,
     cache={
-        "dense": 1 << 17, "MoE": 1 << 17, "hybrid": 1 << 20, "sinks": 1 << 17,
-        "soft caps": 1 << 17,
+        "dense": 9 << 13, "MoE": 9 << 13, "hybrid": 1 << 20, "sinks": 9 << 13,
+        "soft caps": 9 << 13,
     },
 )  # fmt: skip
 
