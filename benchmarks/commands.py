@@ -281,9 +281,9 @@ def same_bits(
     """
     from benchmarks.card.machine import find_machine
     from benchmarks.result_lines import add_result
-    from benchmarks.same_bits import Asked, bench_same_bits, price_row
+    from benchmarks.same_bits import SameBitsSettings, bench_same_bits, price_row
 
-    asked = Asked(
+    asked = SameBitsSettings(
         shape=shape,
         loads=loads or ["gsm8k"],
         rows=rows,
@@ -365,9 +365,11 @@ def host_work(
 
     Example: python -m benchmarks host-work --problems 8 --rows 2048
     """
-    from benchmarks.host_work import Job, bench_host_work
+    from benchmarks.host_work import SimulatedJob, bench_host_work
 
-    job = Job(problems, samples, rows, tokens, stop, model, *([answers] if answers else []))
+    job = SimulatedJob(
+        problems, samples, rows, tokens, stop, model, *([answers] if answers else [])
+    )
     typer.echo(json.dumps(bench_host_work(job, profile)))
 
 
@@ -455,10 +457,10 @@ def stopping(
 
     Example: python -m benchmarks stopping --folder runs/stopping --seeds 5 -n 40
     """
-    from benchmarks.stopping import RULES, Asked, bench_stopping
+    from benchmarks.stopping import RULES, StoppingSettings, bench_stopping
 
     bench_stopping(
-        Asked(
+        StoppingSettings(
             folder=folder,
             recipe=recipe,
             dataset=dataset,
@@ -559,7 +561,7 @@ def card(
     Example: python -m benchmarks card --popular --budget 1500
     """
     from benchmarks.card.machine import find_machine
-    from benchmarks.card.session import Asked, listed, measure_rows
+    from benchmarks.card.session import CardSettings, listed, measure_rows
     from benchmarks.measurement import RESULTS
 
     if device not in ("auto", "cuda", "cpu"):
@@ -568,7 +570,7 @@ def card(
         raise UsageError("--rehearse measures nothing that counts: give --results another folder")
     if popular and rows:
         raise UsageError("--popular names its own rows: leave out --rows")
-    asked = Asked(results, rows or (), device, budget, gsm8k, rehearse, busy, popular)
+    asked = CardSettings(results, rows or (), device, budget, gsm8k, rehearse, busy, popular)
     machine = find_machine(commit)
     if show:
         for line in listed(asked, machine):

@@ -55,7 +55,7 @@ _PARTS: dict[str, tuple[Any, str]] = {
 
 
 @dataclass(frozen=True)
-class Job:
+class SimulatedJob:
     """What is drawn. tokens: of a sample on average. stop: a string that ends samples. answers: the
     file whose rows' answers make the text.
     """
@@ -130,7 +130,7 @@ class StandIn:
         return Drawn(torch.from_numpy(tokens), torch.full((count,), -1.25), ends)
 
 
-def bench_host_work(job: Job, profile: Path | None = None) -> dict[str, float]:
+def bench_host_work(job: SimulatedJob, profile: Path | None = None) -> dict[str, float]:
     """Run the job; milliseconds a step, microseconds a sample, seconds at the start and the end.
 
     profile: where cProfile's numbers go, if they are asked for; they make everything slower.
@@ -172,7 +172,7 @@ def bench_host_work(job: Job, profile: Path | None = None) -> dict[str, float]:
     return {name: round(value, 3) for name, value in found.items()}
 
 
-def _runner(job: Job, clock: PartClock) -> Callable[[Prepared, Start], Runner]:
+def _runner(job: SimulatedJob, clock: PartClock) -> Callable[[Prepared, Start], Runner]:
     make = Prepared.runner
 
     def runner(prepared: Prepared, start: Start) -> Runner:

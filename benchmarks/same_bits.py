@@ -58,7 +58,7 @@ def compare(first: Samples, other: Samples) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Asked:
+class SameBitsSettings:
     """What is drawn, and by which engines.
 
     shape: a known shape, or a folder with a config. loads: workloads that all engines draw; priced:
@@ -81,7 +81,7 @@ class Asked:
     temperature: float = 0.7
 
 
-def bench_same_bits(asked: Asked) -> Iterator[dict[str, Any]]:
+def bench_same_bits(asked: SameBitsSettings) -> Iterator[dict[str, Any]]:
     """What each engine drew of each workload, as soon as it did."""
     engines = Engines(
         asked.shape, asked.device, torch.float32 if asked.device == "cpu" else torch.bfloat16,
@@ -128,7 +128,7 @@ def requests_of(load: str, shape: str, temperature: float) -> list[Request]:
 
 
 def price_row(
-    asked: Asked, drawn: Sequence[dict[str, Any]], machine: Machine, command: str
+    asked: SameBitsSettings, drawn: Sequence[dict[str, Any]], machine: Machine, command: str
 ) -> Measurement | None:
     """The row of what `bench_same_bits` yielded; None where the plain mode drew nothing."""
     prices = tuple(_prices(drawn))

@@ -46,7 +46,7 @@ class Asking:
 
 
 @dataclass(frozen=True)
-class Asked:
+class LoadResult:
     """What one process has asked. begin, end: seconds of a clock that all processes have."""
 
     tokens: int
@@ -55,7 +55,7 @@ class Asked:
     end: float
 
 
-def ask_all(asking: Asking, prompts: Sequence[Prompt], processes: int) -> list[Asked]:
+def ask_all(asking: Asking, prompts: Sequence[Prompt], processes: int) -> list[LoadResult]:
     """Ask all, each process its part of them and of what is under way."""
     each = -(-len(prompts) // processes)
     parts = [prompts[at : at + each] for at in range(0, len(prompts), each)]
@@ -64,11 +64,11 @@ def ask_all(asking: Asking, prompts: Sequence[Prompt], processes: int) -> list[A
         return list(clients.map(partial(_ask, asking, room), parts))
 
 
-def _ask(asking: Asking, room: int, prompts: Sequence[Prompt]) -> Asked:
+def _ask(asking: Asking, room: int, prompts: Sequence[Prompt]) -> LoadResult:
     begin, cpu = time.monotonic(), time.process_time()
     asked = _by_openai if asking.kind == "openai" else _by_hand
     tokens = asyncio.run(asked(asking, room, prompts))
-    return Asked(tokens, time.process_time() - cpu, begin, time.monotonic())
+    return LoadResult(tokens, time.process_time() - cpu, begin, time.monotonic())
 
 
 async def _by_openai(asking: Asking, most: int, prompts: Sequence[Prompt]) -> int:

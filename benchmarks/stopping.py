@@ -111,7 +111,7 @@ def _tokens(run: RunFile, undrawn: int) -> int:
 
 
 @dataclass(frozen=True)
-class Asked:
+class StoppingSettings:
     """What is run: a recipe's job, once for each seed, in full and by each rule.
 
     folder: of the journals. replay: only the full jobs, from which it is known what a rule would
@@ -155,7 +155,7 @@ class Asked:
         return resolve(self.recipe, self.dataset, flags)
 
 
-def bench_stopping(asked: Asked) -> None:
+def bench_stopping(asked: StoppingSettings) -> None:
     """Run the jobs; a table of all seeds until now is printed after each."""
     asked.check()
     replayed: dict[str, list[Replayed]] = {rule: [] for rule in asked.rules}

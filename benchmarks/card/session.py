@@ -25,7 +25,7 @@ _LATE, _LATE_SECONDS = 3, 60
 
 
 @dataclass(frozen=True)
-class Asked:
+class CardSettings:
     """names: of rows, all where there are none. popular: the popular shapes' are all. device: auto,
     cuda or cpu: which rows. budget: seconds. results: the folder that files go to, or a file of
     lines. busy: others use the machine.
@@ -61,7 +61,7 @@ def chosen(names: Sequence[str], popular: bool = False) -> list[CardRow]:
     return [row for row in rows if row.name in names]
 
 
-def states(asked: Asked, machine: Machine) -> Iterator[State]:
+def states(asked: CardSettings, machine: Machine) -> Iterator[State]:
     """Each row that was asked for."""
     _check_data(asked.gsm8k)
     measured = read_results(asked.results)
@@ -85,7 +85,7 @@ def _check_data(folder: Path | None) -> None:
             raise UsageError(f"--gsm8k {folder}: there is no file {name} in it")
 
 
-def _lacks(row: CardRow, asked: Asked, machine: Machine) -> str | None:
+def _lacks(row: CardRow, asked: CardSettings, machine: Machine) -> str | None:
     """Why this machine cannot run it."""
     kind = "cuda" if row.gpus else "cpu"
     if asked.device not in ("auto", kind):
@@ -103,7 +103,7 @@ def _lacks(row: CardRow, asked: Asked, machine: Machine) -> str | None:
     return None
 
 
-def measure_rows(asked: Asked, machine: Machine) -> bool:
+def measure_rows(asked: CardSettings, machine: Machine) -> bool:
     """Measure what is left; a line of JSON on stdout for each. Whether all of these succeeded."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the row's command ends, too
     deadline = None if asked.budget is None else time.monotonic() + asked.budget
@@ -140,7 +140,7 @@ def _fitting(group: Sequence[CardRow], left: float | None) -> Iterator[CardRow]:
 
 
 def _measure_group(
-    rows: Sequence[CardRow], setting: Setting, machine: Machine, asked: Asked
+    rows: Sequence[CardRow], setting: Setting, machine: Machine, asked: CardSettings
 ) -> int:
     """Measure rows of one engine, and write each at once. Return how many succeeded.
 
@@ -170,7 +170,7 @@ def _measure_group(
     return done
 
 
-def measurement(row: CardRow, ran: Ran, machine: Machine, asked: Asked) -> Measurement:
+def measurement(row: CardRow, ran: Ran, machine: Machine, asked: CardSettings) -> Measurement:
     """What a row came to, with all that makes it count."""
     today, card = datetime.now(UTC).date(), machine.card(row.gpus)
     found = Measurement.model_construct(
@@ -184,7 +184,7 @@ def measurement(row: CardRow, ran: Ran, machine: Machine, asked: Asked) -> Measu
     return Measurement.model_validate(found.model_copy(update={"unknown": unknown}).model_dump())
 
 
-def listed(asked: Asked, machine: Machine) -> Iterator[str]:
+def listed(asked: CardSettings, machine: Machine) -> Iterator[str]:
     """A line for each row: its estimated seconds, and whether it would run here.
 
     The start of an engine counts with the first row that it measures.

@@ -67,10 +67,10 @@ def training(
         )
     from benchmarks.result_lines import add_result
     from benchmarks.training.result import measurement
-    from benchmarks.training.steps import Asked, measure
+    from benchmarks.training.steps import TrainingSettings, measure
 
     options = {} if kv_cache_memory is None else {"kv_cache_memory": kv_cache_memory}
-    asked = Asked(
+    asked = TrainingSettings(
         model, prompts, length, samples, output, steps, batch, peer, dtype, device, fp32_head,
         compare, options,
     )  # fmt: skip

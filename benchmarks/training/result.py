@@ -7,13 +7,13 @@ from pathlib import Path
 
 from benchmarks.card.machine import find_machine
 from benchmarks.measurement import Engines, Measurement, Numbers, Workload
-from benchmarks.training.steps import Asked, Measured
+from benchmarks.training.steps import Measured, TrainingSettings
 
 _PRECISIONS = {"bfloat16": "bf16", "float32": "float32"}
 
 
 def measurement(
-    asked: Asked, found: Measured, command: str, commit: str | None, busy: bool
+    asked: TrainingSettings, found: Measured, command: str, commit: str | None, busy: bool
 ) -> Measurement:
     """The training, with all that makes it count. command: as a user would type it again."""
     machine = find_machine(commit)

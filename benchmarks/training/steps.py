@@ -45,7 +45,7 @@ _SETTLED = 3  # steps after which memory should not grow
 
 
 @dataclass(frozen=True)
-class Asked:
+class TrainingSettings:
     """What is to be measured.
 
     model: a folder of a model with its tokenizer, or a shape, whose weights are random. prompts,
@@ -103,7 +103,7 @@ class Measured:
 class _Watched(Rollout):
     """The rollout, with a clock; beside the first one log-probabilities are compared."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: TrainingSettings) -> None:
         super().__init__(**asked.options)
         self._asked = asked
         self.steps: list[_Step] = []
@@ -144,7 +144,7 @@ class _Clock(TrainerCallback):
         log(f"step {len(self._watched.steps)}: {step}")
 
 
-def measure(asked: Asked) -> Measured:
+def measure(asked: TrainingSettings) -> Measured:
     """Train for the steps that are asked for, then let transformers draw the same.
 
     Raises UsageError for a shape that is not known.
@@ -172,7 +172,7 @@ def measure(asked: Asked) -> Measured:
     return Measured(training, weights, tokens, seconds, peer)
 
 
-def _loaded(asked: Asked, device: torch.device) -> tuple[PreTrainedModel, Any]:
+def _loaded(asked: TrainingSettings, device: torch.device) -> tuple[PreTrainedModel, Any]:
     dtype = getattr(torch, asked.dtype)
     if asked.has_weights:
         loaded: Any = AutoModelForCausalLM.from_pretrained(asked.model, dtype=dtype)
@@ -190,7 +190,9 @@ def _loaded(asked: Asked, device: torch.device) -> tuple[PreTrainedModel, Any]:
     return module, tokenizer
 
 
-def _trainer(asked: Asked, module: Any, tokenizer: Any, rollout: _Watched, folder: str) -> Any:
+def _trainer(
+    asked: TrainingSettings, module: Any, tokenizer: Any, rollout: _Watched, folder: str
+) -> Any:
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     on_cpu = module.device.type == "cpu"
     config = GRPOConfig(
@@ -219,7 +221,7 @@ def _reward(completion_ids: list[list[int]], **_: Any) -> list[float | None]:
     return [float(sum(ids) % 97) for ids in completion_ids]
 
 
-def _prompts(asked: Asked, tokenizer: Any) -> Iterator[Any]:
+def _prompts(asked: TrainingSettings, tokenizer: Any) -> Iterator[Any]:
     """Texts, or conversations for a model that was made for them."""
     lines = (_BUNDLED / "train.jsonl").read_text(encoding="utf-8").splitlines()
     questions = [json.loads(line)["question"] for line in lines]

@@ -23,7 +23,7 @@ from sharegen.results.export.openai import (
 )
 from sharegen.results.export.tool_calls import OPEN, calls_in, ends_as, message_calls
 from sharegen.results.journal.record import Record
-from sharegen.serve.asked import Asked
+from sharegen.serve.asked import ParsedRequest
 from sharegen.serve.text_stream import TextStream
 from sharegen.serve.ticket import Grown, News
 
@@ -36,7 +36,7 @@ class Answer:
 
     def __init__(
         self,
-        asked: Asked,
+        asked: ParsedRequest,
         requests: Sequence[Request],
         name: str,
         by: Answerer,
@@ -177,7 +177,7 @@ class _ChoiceStream:
 
     def __init__(
         self,
-        asked: Asked,
+        asked: ParsedRequest,
         index: int,
         name: str,
         prompt: list[int],

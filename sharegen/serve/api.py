@@ -29,7 +29,7 @@ from starlette.types import Receive, Scope, Send
 from sharegen.engine.core.request import Request as EngineRequest
 from sharegen.results.export.openai import Answerer, Endpoint, Spell
 from sharegen.serve.answers import Answer, event
-from sharegen.serve.asked import Asked, Reader
+from sharegen.serve.asked import ParsedRequest, Reader
 from sharegen.serve.bodies import Bodies
 from sharegen.serve.engine_loop import EngineLoop
 from sharegen.serve.faults import Refusal
@@ -155,16 +155,18 @@ class Api:
                 code="too_many_requests",
             )
 
-    async def _asked(self, endpoint: Endpoint, request: Request) -> Asked:
+    async def _asked(self, endpoint: Endpoint, request: Request) -> ParsedRequest:
         async with self.bodies.of(request) as body:
             return await self._read.read(endpoint, body)
 
-    def _begin_to_read(self, endpoint: Endpoint, body: bytes) -> asyncio.Future[Asked]:
+    def _begin_to_read(self, endpoint: Endpoint, body: bytes) -> asyncio.Future[ParsedRequest]:
         by = self._reading if len(body) <= _LARGE else self._reading_large
         loop = asyncio.get_running_loop()
         return loop.run_in_executor(by, self._reader.read, endpoint, body)
 
-    def submit(self, asked: Asked, requests: Sequence[EngineRequest]) -> tuple[Answer, Ticket]:
+    def submit(
+        self, asked: ParsedRequest, requests: Sequence[EngineRequest]
+    ) -> tuple[Answer, Ticket]:
         """Send requests to the engines; the ticket tells what comes of them, the answer adds up."""
         ticket = Ticket(requests, streams=bool(asked.delivery.stream))
         by = Answerer(self._names[0], self.fingerprint, int(time.time()))

@@ -63,7 +63,7 @@ class Delivery(BaseModel):
 
 
 @dataclass(frozen=True)
-class Asked:
+class ParsedRequest:
     """One HTTP request, read.
 
     prompts: token ids of each, and texts what they are as text where they were given as such.
@@ -112,7 +112,7 @@ class Reader:
         self.context = context
         self._limits = limits
 
-    def read(self, endpoint: Endpoint, body: bytes) -> Asked:
+    def read(self, endpoint: Endpoint, body: bytes) -> ParsedRequest:
         """What a body asks. Raises Refusal."""
         try:
             return self._read(endpoint, values_of(body))
@@ -121,7 +121,7 @@ class Reader:
         except (ModelError, RequestError, UsageError) as error:
             raise Refusal(400, str(error)) from None
 
-    def _read(self, endpoint: Endpoint, values: dict[str, Any]) -> Asked:
+    def _read(self, endpoint: Endpoint, values: dict[str, Any]) -> ParsedRequest:
         try:
             delivery = Delivery.model_validate(values)
         except ValidationError as error:
@@ -159,7 +159,7 @@ class Reader:
         body: Mapping[str, Any],
         delivery: Delivery,
         prompt_alone: bool = False,
-    ) -> Asked:
+    ) -> ParsedRequest:
         """What is asked, in tokens and within the server's bounds."""
         if len(asked.prompts) * params.n > self._limits.choices:
             raise Refused(
@@ -173,12 +173,12 @@ class Reader:
         texts = [p.content if isinstance(p.content, str) else None for p in asked.prompts]
         metadata = body.get("metadata")
         choice = asked.tool_choice
-        return Asked(
+        return ParsedRequest(
             endpoint, prompts, texts, params, delivery, metadata, prompt_alone, choice,
             lasts=self._tokens.last(asked.prompts),
         )  # fmt: skip
 
-    def line(self, request: BatchRequest) -> Asked:
+    def line(self, request: BatchRequest) -> ParsedRequest:
         """What a line of a batch asks, drawn with the seed that the command line draws it with.
 
         Raises Refusal.

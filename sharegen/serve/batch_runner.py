@@ -23,7 +23,7 @@ from sharegen.engine.core.request import Request
 from sharegen.errors import DataError, JournalError, UsageError
 from sharegen.results.export.openai import failed, refused
 from sharegen.serve.answers import Answer
-from sharegen.serve.asked import Asked, Reader
+from sharegen.serve.asked import ParsedRequest, Reader
 from sharegen.serve.batch import Batch, Counts, Fault, Status
 from sharegen.serve.batch_output import BatchOutput
 from sharegen.serve.engine_loop import EngineLoop
@@ -40,7 +40,7 @@ client waits behind no more."""
 
 _LOOK = 0.25  # seconds between two looks at how many wait; engines tell it about as often
 
-Submit = Callable[[Asked, Sequence[Request]], tuple[Answer, Ticket]]
+Submit = Callable[[ParsedRequest, Sequence[Request]], tuple[Answer, Ticket]]
 """Sends requests to the engines."""
 
 

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from sharegen.results.export.openai import Endpoint
-from sharegen.serve.asked import Asked
+from sharegen.serve.asked import ParsedRequest
 
 _MOST = 4 << 20
 """Bytes of bodies that are remembered; the least recently asked are forgotten first."""
@@ -27,13 +27,13 @@ class ReadBodies:
     begin: begins to read a body, in another thread.
     """
 
-    def __init__(self, begin: Callable[[Endpoint, bytes], asyncio.Future[Asked]]) -> None:
+    def __init__(self, begin: Callable[[Endpoint, bytes], asyncio.Future[ParsedRequest]]) -> None:
         self._begin = begin
-        self._known: OrderedDict[_Name, Asked] = OrderedDict()
+        self._known: OrderedDict[_Name, ParsedRequest] = OrderedDict()
         self._held = 0
-        self._reading: dict[_Name, asyncio.Future[Asked]] = {}
+        self._reading: dict[_Name, asyncio.Future[ParsedRequest]] = {}
 
-    async def read(self, endpoint: Endpoint, body: bytes) -> Asked:
+    async def read(self, endpoint: Endpoint, body: bytes) -> ParsedRequest:
         """What a body asks. Raises what reading it raises."""
         name = (endpoint, body)
         found = self._known.get(name)
@@ -46,12 +46,12 @@ class ReadBodies:
             reading.add_done_callback(lambda done: self._done(name, done))
         return await asyncio.shield(reading)  # for others, too, where this client leaves
 
-    def _done(self, name: _Name, reading: asyncio.Future[Asked]) -> None:
+    def _done(self, name: _Name, reading: asyncio.Future[ParsedRequest]) -> None:
         del self._reading[name]
         if not reading.cancelled() and reading.exception() is None:
             self._remember(name, reading.result())
 
-    def _remember(self, name: _Name, asked: Asked) -> None:
+    def _remember(self, name: _Name, asked: ParsedRequest) -> None:
         """It was read, and if it asks the same at any time need not be again."""
         _, body = name
         if len(body) > _LARGEST or not asked.lasts:

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from benchmarks.host_work import Job, PartClock, StandIn, bench_host_work
+from benchmarks.host_work import PartClock, SimulatedJob, StandIn, bench_host_work
 from sharegen.engine.core.batch import DecodeBatch
 
 
@@ -45,7 +45,7 @@ def test_every_row_draws_a_text_until_its_end() -> None:
 
 @pytest.mark.slow
 def test_a_whole_job_is_timed_by_part() -> None:
-    found = bench_host_work(Job(2, 8, rows=4, tokens=6, stop="Question:"))
+    found = bench_host_work(SimulatedJob(2, 8, rows=4, tokens=6, stop="Question:"))
     assert found["samples"] == 16
     for name in ("schedule_ms", "collect_ms", "record_us", "append_us", "text_us", "step_ms"):
         assert found[name] > 0

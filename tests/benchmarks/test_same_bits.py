@@ -8,7 +8,7 @@ import pytest
 from transformers import LlamaConfig
 
 from benchmarks.card.machine import find_machine
-from benchmarks.same_bits import Asked, bench_same_bits, compare, price_row
+from benchmarks.same_bits import SameBitsSettings, bench_same_bits, compare, price_row
 
 
 def test_what_differs_is_counted() -> None:
@@ -26,7 +26,7 @@ def test_on_a_cpu_all_are_the_same(tmp_path: Path) -> None:
         vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
         num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=256,
     ).save_pretrained(tmp_path)  # fmt: skip
-    asked = Asked(
+    asked = SameBitsSettings(
         str(tmp_path), ["32,8,4,5,20"], [20, 3], ["0,8,6,1,4"], small_cache=9000, cache=1 << 20,
         device="cpu", repeats=0,
     )  # fmt: skip

@@ -62,7 +62,7 @@ def test_the_table_leaves_out_what_was_not_measured() -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_two_steps_over_random_weights(tmp_path: Path) -> None:
     from benchmarks.training.result import measurement
-    from benchmarks.training.steps import Asked, measure
+    from benchmarks.training.steps import TrainingSettings, measure
 
     config = {
         "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": 1100,
@@ -71,7 +71,7 @@ def test_two_steps_over_random_weights(tmp_path: Path) -> None:
         "bos_token_id": 0, "eos_token_id": 1,
     }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(config))
-    asked = Asked(
+    asked = TrainingSettings(
         str(tmp_path), prompts=2, length=8, samples=2, output=6, steps=2, batch=4, peer=0,
         device="cpu", fp32_head=True, options={"kv_cache_memory": 1 << 22},
     )  # fmt: skip

@@ -8,7 +8,7 @@ from sharegen.engine.core.request import SamplingParams, TokenLogprobs
 from sharegen.engine.text.vocabulary import Vocabulary
 from sharegen.results.export.openai import Answerer
 from sharegen.serve.answers import Answer
-from sharegen.serve.asked import Asked, Delivery
+from sharegen.serve.asked import Delivery, ParsedRequest
 from sharegen.serve.ticket import Grown, News
 from tests.tiny import tiny_tokenizer
 
@@ -20,7 +20,7 @@ def test_only_the_first_token_may_have_lost_its_space() -> None:
     [piece] = [each for each in range(len(tokenizer)) if spell(each) == b"\xe2"]
     word = next(each for each in range(len(tokenizer)) if (spell(each) or b"")[:1] == b" ")
     params = SamplingParams(max_tokens=4, logprobs=1)
-    asked = Asked("text", [[5]], [None], params, Delivery(stream=True), None, False)
+    asked = ParsedRequest("text", [[5]], [None], params, Delivery(stream=True), None, False)
     requests = asked.requests(itertools.count().__next__)
     answer = Answer(asked, requests, "cmpl-1", Answerer("m", "f", 0), tokenizer, spell)
     told = []

@@ -10,7 +10,7 @@ import pytest
 from sharegen.engine.core.request import SamplingParams
 from sharegen.results.export.openai import Endpoint
 from sharegen.serve import read_bodies
-from sharegen.serve.asked import Asked, Delivery
+from sharegen.serve.asked import Delivery, ParsedRequest
 from sharegen.serve.faults import Refusal
 from sharegen.serve.read_bodies import ReadBodies
 
@@ -23,20 +23,20 @@ class Bodies(ReadBodies):
     def __init__(self) -> None:
         super().__init__(self._begins)
         self.begun: list[tuple[Endpoint, bytes]] = []
-        self.futures: list[asyncio.Future[Asked]] = []
+        self.futures: list[asyncio.Future[ParsedRequest]] = []
         self.lasts = True
         self.at_once = True
 
-    def _begins(self, endpoint: Endpoint, body: bytes) -> asyncio.Future[Asked]:
+    def _begins(self, endpoint: Endpoint, body: bytes) -> asyncio.Future[ParsedRequest]:
         self.begun.append((endpoint, body))
-        future: asyncio.Future[Asked] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[ParsedRequest] = asyncio.get_running_loop().create_future()
         self.futures.append(future)
         if self.at_once:
             future.set_result(self.asked(endpoint))
         return future
 
-    def asked(self, endpoint: Endpoint = "text") -> Asked:
-        return Asked(
+    def asked(self, endpoint: Endpoint = "text") -> ParsedRequest:
+        return ParsedRequest(
             endpoint, [[1]], ["a"], SamplingParams(), Delivery(), None, False, lasts=self.lasts
         )
 

@@ -19,7 +19,7 @@ from benchmarks.card.machine import ROOT, Gpu, Machine, visible
 from benchmarks.card.popular import POPULAR, SHAPE_TABLE
 from benchmarks.card.rows import ROWS, CardRow, command_of, rehearsed, together
 from benchmarks.card.running import Ran, Setting
-from benchmarks.card.session import Asked, chosen, listed, measure_rows, states
+from benchmarks.card.session import CardSettings, chosen, listed, measure_rows, states
 from benchmarks.commands import app
 from benchmarks.measurement import Numbers, read_all
 from benchmarks.result_lines import read_results
@@ -43,7 +43,7 @@ SIZES = {
 """What a shape and its small one may differ in."""
 
 
-def left_out(asked: Asked, machine: Machine) -> dict[str, str]:
+def left_out(asked: CardSettings, machine: Machine) -> dict[str, str]:
     return {each.row.name: each.why_not for each in states(asked, machine) if each.why_not}
 
 
@@ -92,7 +92,7 @@ def test_an_unknown_row_is_wrong_usage() -> None:
 
 
 def test_what_a_machine_lacks_is_said(tmp_path: Path) -> None:
-    asked = Asked(tmp_path)
+    asked = CardSettings(tmp_path)
     found = left_out(asked, ONE)
     assert found["llama3-8b-gsm8k-bf16-ranks-2"] == "it needs 2 GPUs, of 1 here"
     assert "llama3-70b-gsm8k-fp8" not in found
@@ -108,7 +108,7 @@ def test_what_a_machine_lacks_is_said(tmp_path: Path) -> None:
 
 def test_a_folder_without_the_problems_is_refused_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no file gsm8k_test\.jsonl"):
-        list(states(Asked(tmp_path, gsm8k=tmp_path), ONE))
+        list(states(CardSettings(tmp_path, gsm8k=tmp_path), ONE))
 
 
 @pytest.fixture(autouse=True)
@@ -135,7 +135,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_call_goes_on_where_one_ended(tmp_path: Path, quick: list[str], capsys: Any) -> None:
-    asked = Asked(tmp_path, busy=True)
+    asked = CardSettings(tmp_path, busy=True)
     assert not measure_rows(asked, ONE)  # for one failed
     first, said = list(quick), capsys.readouterr()
     assert first[0] == "llama3-8b-gsm8k-bf16" and len(first) > 20
@@ -156,7 +156,7 @@ def test_a_call_goes_on_where_one_ended(tmp_path: Path, quick: list[str], capsys
 def test_no_row_begins_that_would_end_after_the_budget(
     tmp_path: Path, quick: list[str], capsys: Any
 ) -> None:
-    measure_rows(Asked(tmp_path, budget=100.0), ONE)
+    measure_rows(CardSettings(tmp_path, budget=100.0), ONE)
     assert quick == ["llama3-8b-gsm8k-bf16", "llama3-8b-longdoc-bf16", *quick[2:]]
     assert "llama3-8b-reason-bf16" not in quick and "llama3.2-1b-gsm8k-bf16" in quick
     said = capsys.readouterr().err
@@ -166,7 +166,9 @@ def test_no_row_begins_that_would_end_after_the_budget(
 def test_a_file_of_lines_takes_the_rows_and_says_what_is_done(
     tmp_path: Path, quick: list[str]
 ) -> None:
-    asked = Asked(tmp_path / "rows.jsonl", names=["llama3-8b-gsm8k-bf16", "llama3-8b-few-bf16"])
+    asked = CardSettings(
+        tmp_path / "rows.jsonl", names=["llama3-8b-gsm8k-bf16", "llama3-8b-few-bf16"]
+    )
     assert measure_rows(asked, ONE)
     assert [row.row for row in read_results(asked.results)] == quick == list(asked.names)
     assert measure_rows(asked, ONE) and len(quick) == 2
@@ -190,7 +192,7 @@ def test_a_start_that_measures_nothing_costs_only_its_first_row(
 
     monkeypatch.setattr(session, "run_rows", run_rows)
     names = ["llama3-8b-gsm8k-bf16", "llama3-8b-few-bf16", "qwen3-8b-gsm8k-bf16"]
-    assert not measure_rows(Asked(tmp_path, names=names), ONE)
+    assert not measure_rows(CardSettings(tmp_path, names=names), ONE)
     assert begun == [names[:2], names[2:], names[1:2]]
     assert {row.row for row in read_all(tmp_path)} == set(names[1:])
 
@@ -205,7 +207,7 @@ def test_a_row_that_hangs_is_stopped_and_said(
         yield from running._lines([sys.executable, "-c", "import time; time.sleep(99)"], setting)
 
     monkeypatch.setattr(session, "run_rows", run_rows)
-    assert not measure_rows(Asked(tmp_path, names=["qwen3-8b-gsm8k-bf16"]), ONE)
+    assert not measure_rows(CardSettings(tmp_path, names=["qwen3-8b-gsm8k-bf16"]), ONE)
     said = capsys.readouterr().err
     assert (
         "qwen3-8b-gsm8k-bf16: failed: it took more than 1 s, and was estimated to take 61" in said
@@ -215,7 +217,7 @@ def test_a_row_that_hangs_is_stopped_and_said(
 def test_what_no_card_of_80_gb_can_hold_is_left_out_there(tmp_path: Path) -> None:
     h100 = Gpu("NVIDIA H100 80GB HBM3", "GPU-a", 79.6, 700.0, "580.1")
     two = replace(ONE, gpus=(h100, h100))
-    why = left_out(Asked(tmp_path), two)
+    why = left_out(CardSettings(tmp_path), two)
     assert why["llama3-70b-gsm8k-fp8"] == "it needs 130 GiB on each GPU, of 80 here"
     assert why["llama3-70b-gsm8k-bf16-ranks-2"] == "it needs 139 GiB on each GPU, of 80 here"
     assert not {"llama3-70b-gsm8k-fp8-ranks-2", "tokasaurus", "gpt-oss-20b-gsm8k-bf16"} & set(why)
@@ -225,7 +227,7 @@ def test_a_small_row_goes_where_a_long_one_before_it_does_not_fit(
     tmp_path: Path, quick: list[str]
 ) -> None:
     names = ["llama3-8b-gsm8k-bf16", "llama3-8b-reason-bf16", "llama3-8b-apps-bf16"]
-    measure_rows(Asked(tmp_path, names=names, budget=100.0), ONE)
+    measure_rows(CardSettings(tmp_path, names=names, budget=100.0), ONE)
     assert quick == [names[0], names[2]]
 
 
@@ -241,14 +243,14 @@ def test_rows_of_one_engine_are_one_command() -> None:
 
 def test_a_row_for_one_card_is_left_out_on_others(tmp_path: Path) -> None:
     said = "it is for an H100: --rows tokasaurus measures it here"
-    assert left_out(Asked(tmp_path), ONE)["tokasaurus"] == said
-    assert "tokasaurus" not in left_out(Asked(tmp_path, names=["tokasaurus"]), ONE)
+    assert left_out(CardSettings(tmp_path), ONE)["tokasaurus"] == said
+    assert "tokasaurus" not in left_out(CardSettings(tmp_path, names=["tokasaurus"]), ONE)
     h100 = replace(ONE, gpus=(replace(H200, name="NVIDIA H100 80GB HBM3", gib=79.6),))
-    assert "tokasaurus" not in left_out(Asked(tmp_path), h100)
+    assert "tokasaurus" not in left_out(CardSettings(tmp_path), h100)
 
 
 def test_the_list_says_how_long_it_takes(tmp_path: Path) -> None:
-    lines = list(listed(Asked(tmp_path), NONE))
+    lines = list(listed(CardSettings(tmp_path), NONE))
     assert len(lines) == len(ROWS) + 1
     assert lines[-1].split()[-2:] == ["330", "s"]
 
@@ -310,7 +312,7 @@ def test_a_command_that_fails_is_named() -> None:
 @pytest.mark.slow
 def test_a_row_is_measured_by_the_command_of_a_user(tmp_path: Path, capsys: Any) -> None:
     names = ["llama3-8b-longdoc-bf16", "llama3-8b-few-bf16", "tokasaurus"]
-    asked = Asked(tmp_path, names=names, rehearse=True)
+    asked = CardSettings(tmp_path, names=names, rehearse=True)
     assert measure_rows(asked, NONE)
     few, job, command = read_all(tmp_path)
     assert few.numbers.start_seconds == job.numbers.start_seconds  # they share it
