@@ -28,7 +28,7 @@ from sharegen.serve.text_stream import TextStream
 from sharegen.serve.ticket import Grown, News
 
 
-class Answer:
+class ServedAnswer:
     """The answer to one HTTP request, as it becomes known.
 
     name: of the completion; requests: in the order of the prompts.

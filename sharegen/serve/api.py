@@ -28,14 +28,14 @@ from starlette.types import Receive, Scope, Send
 
 from sharegen.engine.core.request import Request as EngineRequest
 from sharegen.results.export.openai import Answerer, Endpoint, Spell
-from sharegen.serve.answers import Answer, event
+from sharegen.serve.answers import ServedAnswer, event
 from sharegen.serve.asked import ParsedRequest, Reader
 from sharegen.serve.bodies import Bodies
 from sharegen.serve.engine_loop import EngineLoop
 from sharegen.serve.faults import Refusal
 from sharegen.serve.guard import Guard
 from sharegen.serve.limits import Limits
-from sharegen.serve.metrics import Counts, as_text
+from sharegen.serve.metrics import ServerCounts, as_text
 from sharegen.serve.read_bodies import ReadBodies
 from sharegen.serve.ticket import News, Ticket
 
@@ -61,7 +61,7 @@ class Api:
         key: str | None,
         is_local: bool,
     ) -> None:
-        self.counts = Counts()
+        self.counts = ServerCounts()
         self.ends = False  # whether new requests are turned away
         self._loop, self._reader, self._limits = loop, reader, limits
         self._names, self.fingerprint = names, fingerprint
@@ -166,15 +166,17 @@ class Api:
 
     def submit(
         self, asked: ParsedRequest, requests: Sequence[EngineRequest]
-    ) -> tuple[Answer, Ticket]:
+    ) -> tuple[ServedAnswer, Ticket]:
         """Send requests to the engines; the ticket tells what comes of them, the answer adds up."""
         ticket = Ticket(requests, streams=bool(asked.delivery.stream))
         by = Answerer(self._names[0], self.fingerprint, int(time.time()))
-        answer = Answer(asked, requests, uuid.uuid4().hex, by, self._tokenizer, self._spell)
+        answer = ServedAnswer(asked, requests, uuid.uuid4().hex, by, self._tokenizer, self._spell)
         self._loop.submit(ticket)
         return answer, ticket
 
-    async def _whole(self, request: Request, answer: Answer, ticket: Ticket) -> dict[str, Any]:
+    async def _whole(
+        self, request: Request, answer: ServedAnswer, ticket: Ticket
+    ) -> dict[str, Any]:
         """The answer when all of it is there. Raises Refusal, or ClientDisconnect."""
         gone = _leaving(ticket, request)
         try:
@@ -188,7 +190,7 @@ class Api:
             raise Refusal(500, answer.error)
         return answer.body()
 
-    async def _stream(self, request: Request, answer: Answer, ticket: Ticket) -> Response:
+    async def _stream(self, request: Request, answer: ServedAnswer, ticket: Ticket) -> Response:
         """The answer from its first token on: what is wrong before it is no stream."""
         gone = _leaving(ticket, request)
         try:
@@ -200,7 +202,7 @@ class Api:
             gone.cancel()
         return _Stream(_events(answer, ticket, first), partial(self._end_stream, answer, ticket))
 
-    def _end_stream(self, answer: Answer, ticket: Ticket) -> None:
+    def _end_stream(self, answer: ServedAnswer, ticket: Ticket) -> None:
         self.counts.open -= 1
         if not answer.is_whole:
             self.counts.left += 1
@@ -221,7 +223,7 @@ class _Stream(StreamingResponse):
             self._end()
 
 
-async def _events(answer: Answer, ticket: Ticket, news: News) -> AsyncIterator[bytes]:
+async def _events(answer: ServedAnswer, ticket: Ticket, news: News) -> AsyncIterator[bytes]:
     """The events of a stream, from the first news on."""
     while True:
         said = b"".join(map(event, answer.chunks(news)))

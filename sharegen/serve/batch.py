@@ -19,7 +19,7 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Counts(_Part):
+class BatchCounts(_Part):
     """Requests of a batch: all, those that have an answer, and those that have an error."""
 
     total: int = 0
@@ -66,7 +66,7 @@ class Batch(_Part):
     expired_at: int | None = None
     cancelling_at: int | None = None
     cancelled_at: int | None = None
-    request_counts: Counts = Counts()
+    request_counts: BatchCounts = BatchCounts()
     metadata: dict[str, str] | None = None
     settings: str | None = None
 

@@ -15,7 +15,7 @@ from sharegen.common import json_values
 from sharegen.common.json_values import JsonError
 from sharegen.results.export.openai import as_lines
 from sharegen.results.journal.appended import AppendedFile
-from sharegen.serve.batch import Batch, Counts
+from sharegen.serve.batch import Batch, BatchCounts
 from sharegen.serve.file_store import FileStore
 
 
@@ -49,9 +49,9 @@ class BatchOutput:
         self.done |= found
         return file
 
-    def counts(self, total: int) -> Counts:
+    def counts(self, total: int) -> BatchCounts:
         """How many of so many requests have ended, and how."""
-        return Counts(total=total, completed=self._completed, failed=self._failed)
+        return BatchCounts(total=total, completed=self._completed, failed=self._failed)
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Keep the line of a request that has ended. Raises JournalError and OSError."""

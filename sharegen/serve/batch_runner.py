@@ -22,9 +22,9 @@ from sharegen.common.files import make_folders
 from sharegen.engine.core.request import Request
 from sharegen.errors import DataError, JournalError, UsageError
 from sharegen.results.export.openai import failed, refused
-from sharegen.serve.answers import Answer
+from sharegen.serve.answers import ServedAnswer
 from sharegen.serve.asked import ParsedRequest, Reader
-from sharegen.serve.batch import Batch, Counts, Fault, Status
+from sharegen.serve.batch import Batch, BatchCounts, Fault, Status
 from sharegen.serve.batch_output import BatchOutput
 from sharegen.serve.engine_loop import EngineLoop
 from sharegen.serve.faults import Refusal
@@ -40,7 +40,7 @@ client waits behind no more."""
 
 _LOOK = 0.25  # seconds between two looks at how many wait; engines tell it about as often
 
-Submit = Callable[[ParsedRequest, Sequence[Request]], tuple[Answer, Ticket]]
+Submit = Callable[[ParsedRequest, Sequence[Request]], tuple[ServedAnswer, Ticket]]
 """Sends requests to the engines."""
 
 
@@ -174,7 +174,7 @@ class BatchRunner:
         if requests is not None and self._batches[name].status == "validating":
             named = next((each.model for each in requests if each.model is not None), None)
             await self._become(
-                name, "in_progress", model=named, request_counts=Counts(total=len(requests))
+                name, "in_progress", model=named, request_counts=BatchCounts(total=len(requests))
             )
         self._changed.set()
 
@@ -295,7 +295,7 @@ class _Run:
         self._error: BaseException | None = None
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> BatchCounts:
         """How many requests have ended, and how."""
         return self._output.counts(self._total)
 

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sharegen.serve.faults import Refusal
-from sharegen.serve.metrics import Counts
+from sharegen.serve.metrics import ServerCounts
 
 _OPEN = ("/health",)  # for whoever watches over the server
 _LOCAL = ("localhost", "127.0.0.1", "[::1]")
@@ -25,7 +25,7 @@ class Guard:
     """
 
     def __init__(
-        self, app: ASGIApp, key: str | None, is_local: bool, most: int, counts: Counts
+        self, app: ASGIApp, key: str | None, is_local: bool, most: int, counts: ServerCounts
     ) -> None:
         self._app = app
         self._most = most

@@ -7,7 +7,7 @@ from collections import Counter
 from sharegen.engine.config import EngineStats
 
 
-class Counts:
+class ServerCounts:
     """What clients were told, by HTTP status, and how many wait."""
 
     def __init__(self) -> None:
@@ -16,7 +16,7 @@ class Counts:
         self.open = 0
 
 
-def as_text(stats: EngineStats, engines: int, counts: Counts) -> str:
+def as_text(stats: EngineStats, engines: int, counts: ServerCounts) -> str:
     """The metrics of so many engines, whose counts are added up, and of their clients."""
     saved = stats.prompt_tokens_asked - stats.prompt_tokens_computed
     used = stats.blocks_used / stats.blocks_total if stats.blocks_total else 0.0

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from sharegen.results.sandbox.host import Answer, Sandbox, choose_isolation
+from sharegen.results.sandbox.host import Sandbox, SandboxReply, choose_isolation
 from sharegen.results.sandbox.limits import MIB, Limits
 from sharegen.results.sandbox.system import Isolation
 
@@ -36,7 +36,9 @@ def isolation() -> Isolation:
     return choose_isolation()
 
 
-def run(sandbox: Sandbox, source: str, given: str = "", limits: Limits | None = None) -> Answer:
+def run(
+    sandbox: Sandbox, source: str, given: str = "", limits: Limits | None = None
+) -> SandboxReply:
     with sandbox.program(source, limits=limits) as program:
         return program.run_script(given)
 

@@ -7,7 +7,7 @@ import itertools
 from sharegen.engine.core.request import SamplingParams, TokenLogprobs
 from sharegen.engine.text.vocabulary import Vocabulary
 from sharegen.results.export.openai import Answerer
-from sharegen.serve.answers import Answer
+from sharegen.serve.answers import ServedAnswer
 from sharegen.serve.asked import Delivery, ParsedRequest
 from sharegen.serve.ticket import Grown, News
 from tests.tiny import tiny_tokenizer
@@ -22,7 +22,7 @@ def test_only_the_first_token_may_have_lost_its_space() -> None:
     params = SamplingParams(max_tokens=4, logprobs=1)
     asked = ParsedRequest("text", [[5]], [None], params, Delivery(stream=True), None, False)
     requests = asked.requests(itertools.count().__next__)
-    answer = Answer(asked, requests, "cmpl-1", Answerer("m", "f", 0), tokenizer, spell)
+    answer = ServedAnswer(asked, requests, "cmpl-1", Answerer("m", "f", 0), tokenizer, spell)
     told = []
     for tokens in ([piece], [word, word]):
         grown = Grown(tokens, [TokenLogprobs(token, -1.0, {token: -1.0}) for token in tokens])

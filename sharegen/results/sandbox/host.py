@@ -37,7 +37,7 @@ class SandboxError(SharegenError):
 
 
 @dataclass(frozen=True)
-class Answer:
+class SandboxReply:
     """What came of one script or one message.
 
     output: what it wrote, in bytes, only with status "ok"; seconds: wall time since its start.
@@ -61,7 +61,7 @@ class ProgramSession:
         """Whether its supervisor is gone, so that it answers nothing any more."""
         return self._lost is not None
 
-    def run_script(self, standard_input: str) -> Answer:
+    def run_script(self, standard_input: str) -> SandboxReply:
         """Run it once, from its first line, on this input."""
         self._send({"op": "script"}, standard_input.encode(errors="replace"))
         return self._receive()
@@ -70,7 +70,7 @@ class ProgramSession:
         """Run its definitions and keep it for `ask`."""
         self._send({"op": "open"})
 
-    def ask(self, message: Any) -> Answer:
+    def ask(self, message: Any) -> SandboxReply:
         """Send a JSON message to the open session; its reply, in JSON, is the output."""
         self._send({"op": "ask"}, json.dumps(message).encode())
         return self._receive()
@@ -79,7 +79,7 @@ class ProgramSession:
         """End the session and all its processes."""
         self._send({"op": "close"})
 
-    def call(self, name: str, args: Any) -> Answer:
+    def call(self, name: str, args: Any) -> SandboxReply:
         """Call a function in a process of its own; args: the encoded list of them."""
         self.open_session()
         answer = self.ask({"name": name, "args": args, "kwargs": _NO_KEYWORDS})
@@ -93,15 +93,15 @@ class ProgramSession:
             except OSError as error:
                 self._lose(error)
 
-    def _receive(self) -> Answer:
+    def _receive(self) -> SandboxReply:
         if self._lost is None:
             try:
                 header, output = wire.receive(self._channel.fileno())
-                return Answer(header["status"], output, header["seconds"])
+                return SandboxReply(header["status"], output, header["seconds"])
             except (wire.Closed, OSError) as error:
                 self._lose(error)
         assert self._lost is not None
-        return Answer(self._lost, b"", self._limits.wall_seconds)
+        return SandboxReply(self._lost, b"", self._limits.wall_seconds)
 
     def _lose(self, error: Exception) -> None:
         """Note that the supervisor is gone or too slow, which never counts as a verdict."""

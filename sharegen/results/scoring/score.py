@@ -23,7 +23,7 @@ from sharegen.common.program_tests import (
     ScriptTests,
 )
 from sharegen.results.sandbox import literal
-from sharegen.results.sandbox.host import Answer, ProgramSession, Sandbox
+from sharegen.results.sandbox.host import ProgramSession, Sandbox, SandboxReply
 from sharegen.results.sandbox.limits import Limits
 from sharegen.results.sandbox.process import Status
 from sharegen.results.sandbox.system import Isolation
@@ -172,7 +172,7 @@ def _count(tests: ScriptTests | CallTests | CheckTests) -> int:
     return len(tests.arguments if isinstance(tests, CallTests) else tests.checks)
 
 
-def _judge_call(answer: Answer, expected: Any, is_exact: bool) -> Result:
+def _judge_call(answer: SandboxReply, expected: Any, is_exact: bool) -> Result:
     if answer.status != "ok":
         return _FAILURES[answer.status]
     reply = _reply(answer.output)
