@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from benchmarks.options import Commit
 from benchmarks.papers.command import HELP, paper
 from benchmarks.training.command import training
 from sharegen.cli.bench_options import CompileModel, Device, Dtype, Quantization, Rows, Shape
@@ -271,9 +272,7 @@ def same_bits(
         Path | None,
         typer.Option(help="Folder, or file of lines, for the row of prices.", parser=parse_path),
     ] = None,
-    commit: Annotated[
-        str | None, typer.Option(help="The code's commit, where there is no git history.")
-    ] = None,
+    commit: Commit = None,
 ) -> None:
     """Compare the samples of deterministic engines of several sizes as bits, and their price.
 
@@ -530,9 +529,7 @@ def card(
             parser=parse_path,
         ),
     ] = None,
-    commit: Annotated[
-        str | None, typer.Option(help="The code's commit, where there is no git history.")
-    ] = None,
+    commit: Commit = None,
     busy: Annotated[
         bool, typer.Option("--busy", help="Say in the files that others use the machine.")
     ] = False,
@@ -613,9 +610,7 @@ def start(
     results: Annotated[
         Path, typer.Option(help="Folder of the file, or a file of lines.", parser=parse_path)
     ] = Path("benchmarks/results"),
-    commit: Annotated[
-        str | None, typer.Option(help="The code's commit, where there is no git history.")
-    ] = None,
+    commit: Commit = None,
     busy: Annotated[
         bool, typer.Option("--busy", help="Say in the file that others use the machine.")
     ] = False,
@@ -726,9 +721,6 @@ ServeModel = Annotated[str, typer.Option(help="A folder or hub id.")]
 ServeResults = Annotated[
     Path | None,
     typer.Option(help="Folder, or file of lines, that the row is added to.", parser=parse_path),
-]
-Commit = Annotated[
-    str | None, typer.Option(help="Of the code, where this is no clone with its history.")
 ]
 
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from benchmarks.options import COMMIT
 from sharegen.common.files import replace_file
 from sharegen.errors import DataError
 
@@ -280,7 +281,7 @@ class Measurement(_Part):
     ]
     command: str | None
     date: datetime.date
-    commit: Annotated[str, Field(pattern=r"^[0-9a-f]{7,40}(\+changes)?$")] | None
+    commit: Annotated[str, Field(pattern=f"^{COMMIT}$")] | None
     versions: Versions
     card: Card
     shape: str | None = None

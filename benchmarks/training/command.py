@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from benchmarks.options import Commit
 from sharegen.cli.bench_options import Device
 from sharegen.cli.parameters import parse_path
 from sharegen.errors import UsageError
@@ -42,9 +43,7 @@ def training(
     results: Annotated[
         Path, typer.Option(help="Folder of the file, or a file of lines.", parser=parse_path)
     ] = Path("benchmarks/results"),
-    commit: Annotated[
-        str | None, typer.Option(help="The code's commit, where there is no git history.")
-    ] = None,
+    commit: Commit = None,
     busy: Annotated[
         bool, typer.Option("--busy", help="Say in the file that others use the machine.")
     ] = False,

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer import BadParameter
 
 from benchmarks.measurement import RESULTS, read, read_all, write
+from benchmarks.options import parse_commit
 from sharegen.errors import DataError
 
 ROW: dict[str, Any] = {
@@ -119,3 +121,13 @@ def test_other_programs_of_an_older_sitting_stand_in(tmp_path: Path) -> None:
     ]
     saved(tmp_path, name="d", date="2026-11-23", peers=[peer | {"sitting": "same"}])
     assert [p.sitting for p in read_all(tmp_path)[0].peers] == ["same"]
+
+
+@pytest.mark.parametrize("text", ["", "x", "123456", "HEAD", "1234567 "])
+def test_what_is_no_commit_is_refused_before_anything_is_measured(text: str) -> None:
+    with pytest.raises(BadParameter, match="7 to 40 hexadecimal digits"):
+        parse_commit(text)
+
+
+def test_a_commit_may_have_changes() -> None:
+    assert parse_commit("1234567+changes") == "1234567+changes"
