@@ -44,24 +44,48 @@ def headline(measured: Sequence[Measurement]) -> list[Measurement]:
 
 def readme(text: str, measured: Sequence[Measurement]) -> str:
     """README with its table of today. Raises DataError where the table has no place."""
-    return with_table(text, "speed", speed_table(headline(measured)), "README.md")
+    return with_table(text, "speed", speed_table(headline(measured), measured), "README.md")
 
 
-def speed_table(rows: Sequence[Measurement]) -> str:
-    """Markdown, with what the rows have in common below it; no commits."""
+def newer(row: Measurement, measured: Sequence[Measurement]) -> Measurement | None:
+    """The newest measurement of a row by newer code, without another program beside it."""
+    found = [
+        each
+        for each in measured
+        if each.row == row.row and each.times is None and each.date > row.date
+    ]
+    return max(found, key=lambda each: each.date, default=None)
+
+
+def speed_table(rows: Sequence[Measurement], measured: Sequence[Measurement] = ()) -> str:
+    """Markdown, with what the rows have in common below it; no commits.
+
+    Its last column has what newer code draws, where the other program was not beside it again.
+    """
     if not rows:
         return "Nothing was measured beside another program."
     newest = max(row.date for row in rows)
     card = rows[0].card.name
     marks = Marks()
     lines = [_line(row, marks, card, newest) for row in rows]
-    header = ("model's shape", "workload", "sharegen", "best peer", "times")
+    header = ["model's shape", "workload", "sharegen", "best peer", "times"]
     common = (
         "Tokens per second of whole jobs with random weights, measured on "
         f"{newest:%Y-%m-%d}, on an {card}, where no letter says otherwise. FP8: weights and KV "
         "cache."
     )
+    later = [newer(row, measured) for row in rows]
+    if known := [each for each in later if each is not None]:
+        day, its = max(each.date for each in known), known[0].card.name
+        header.append("newer code")
+        common += f" Newer code: on {day:%Y-%m-%d}, on an {its}, alone."
+        for line, each in zip(lines, later, strict=True):
+            line.append("" if each is None else _alone(each, marks, its, day))
     return table(header, lines) + "\n\n" + "\\\n".join([common, *marks.legend()])
+
+
+def _alone(row: Measurement, marks: Marks, card: str, newest: object) -> str:
+    return number(row.numbers.tokens_per_second) + marks.of(*_said(row, card, newest))
 
 
 def _line(row: Measurement, marks: Marks, card: str, newest: object) -> list[str]:

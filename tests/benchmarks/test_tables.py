@@ -91,6 +91,16 @@ def test_the_headline_takes_the_newest_row_that_has_a_peer() -> None:
     assert headline([bare]) == []
 
 
+def test_newer_code_without_a_peer_stands_in_a_column_of_its_own() -> None:
+    card = {"name": "NVIDIA H100"}
+    later = row(date=date(2026, 11, 27), card=card, peers=[], numbers={"tokens_per_second": 160.0})
+    older = row(date=date(2026, 11, 20), card=card, peers=[])
+    text = speed_table([row()], [row(), older, later])
+    assert "| 150 | 100 (vLLM 0.24.0) | 1.50 | 160 |" in text
+    assert "Newer code: on 2026-11-27, on an NVIDIA H100, alone." in text
+    assert speed_table([row()], [row(), older]) == speed_table([row()])
+
+
 def test_a_readme_without_its_markers_is_told_where_they_belong() -> None:
     with pytest.raises(DataError, match="table: speed"):
         readme("# sharegen\n", [row()])
