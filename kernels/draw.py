@@ -74,6 +74,21 @@ def _pieces_kernel(
 
 
 @triton.jit
+def _raw_logprob(
+    x, raw_high_ptr, raw_mass_ptr, row, num_pieces, NUM_PIECES: tl.constexpr
+):  # fmt: skip
+    """The log-probability of a logit x of the row, by what its pieces have."""
+    i_piece = tl.arange(0, NUM_PIECES)
+    i_stats = row.to(tl.int64) * num_pieces + i_piece
+    real = i_piece < num_pieces
+    highs = tl.load(raw_high_ptr + i_stats, mask=real, other=float("-inf"))
+    masses = tl.load(raw_mass_ptr + i_stats, mask=real, other=0.0)
+    maximum = tl.max(highs, 0)
+    total = tl.sum(masses * relative_exp(highs, maximum, LOG2_E), 0)
+    return x - maximum - tl.log2(total) / LOG2_E
+
+
+@triton.jit
 def _pick_kernel(
     logits_ptr, raw_ptr, logit_rows_ptr, temperature_ptr, key_ptr, position_ptr, threshold_ptr,
     high_ptr, mass_ptr, raw_high_ptr, raw_mass_ptr, token_ptr, logprob_ptr,
@@ -122,14 +137,26 @@ def _pick_kernel(
         chosen = tl.load(logits_ptr + i_logits * stride_l + token).to(tl.float32)
         logprob = ((chosen - maximum) * inverse_temperature - tl.log2(mass)) / LOG2_E
     else:
-        highs = tl.load(raw_high_ptr + i_stats, mask=real, other=float("-inf"))
-        masses = tl.load(raw_mass_ptr + i_stats, mask=real, other=0.0)
-        maximum = tl.max(highs, 0)
-        total = tl.sum(masses * relative_exp(highs, maximum, LOG2_E), 0)
         i_raw = row_of(row, logit_rows_ptr, HAS_LOGIT_ROWS)
         chosen = tl.load(raw_ptr + i_raw * stride_r + token).to(tl.float32)
-        logprob = chosen - maximum - tl.log2(total) / LOG2_E
+        logprob = _raw_logprob(chosen, raw_high_ptr, raw_mass_ptr, row, num_pieces, NUM_PIECES)
     tl.store(logprob_ptr + row, tl.where(drawn, logprob, float("nan")))
+
+
+@triton.jit
+def _given_kernel(
+    raw_ptr, logit_rows_ptr, raw_high_ptr, raw_mass_ptr, token_ptr, logprob_ptr,
+    stride_r, num_tokens, num_pieces,
+    HAS_LOGIT_ROWS: tl.constexpr, NUM_PIECES: tl.constexpr,
+):  # fmt: skip
+    """Write the log-probability of each token that is given for the row."""
+    row = tl.program_id(0)
+    p_raw = raw_ptr + row_of(row, logit_rows_ptr, HAS_LOGIT_ROWS) * stride_r
+    for i in range(num_tokens):
+        i_out = row.to(tl.int64) * num_tokens + i
+        x = tl.load(p_raw + tl.load(token_ptr + i_out)).to(tl.float32)
+        logprob = _raw_logprob(x, raw_high_ptr, raw_mass_ptr, row, num_pieces, NUM_PIECES)
+        tl.store(logprob_ptr + i_out, logprob)
 
 
 def draw(
@@ -191,3 +218,33 @@ def draw(
         PIECE=piece, PROCESSED=processed, num_warps=4,
     )  # fmt: skip
     return tokens, logprobs
+
+
+def token_logprobs(
+    logits: torch.Tensor, tokens: torch.Tensor, logit_rows: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Log-probabilities [n, k] of given tokens [n, k], with the bits that `draw` gives them.
+
+    logits: [m, vocab_size]; its last stride is 1. logit_rows: as for `draw`.
+    """
+    (num_rows, num_tokens), vocab_size = tokens.shape, logits.shape[1]
+    assert logits.stride(1) == 1 and tokens.is_contiguous()
+    logprobs = torch.empty(num_rows, num_tokens, dtype=torch.float32, device=logits.device)
+    if not num_rows:
+        return logprobs
+    piece = min(PIECE, triton.next_power_of_2(vocab_size))
+    num_pieces = triton.cdiv(vocab_size, piece)
+    low, high, mass, raw_mass = logits.new_empty(
+        4, num_rows, num_pieces, dtype=torch.float32
+    ).unbind()
+    which, has_rows = tokens if logit_rows is None else logit_rows, logit_rows is not None
+    _pieces_kernel[(num_rows, num_pieces)](
+        logits, logits, which, logits.new_ones(1, dtype=torch.float32),
+        low, high, mass, high, raw_mass, logits.stride(0), logits.stride(0), 0,
+        vocab_size, num_pieces, SAME=True, HAS_LOGIT_ROWS=has_rows, PIECE=piece, num_warps=4,
+    )  # fmt: skip
+    _given_kernel[(num_rows,)](
+        logits, which, high, raw_mass, tokens, logprobs, logits.stride(0), num_tokens, num_pieces,
+        HAS_LOGIT_ROWS=has_rows, NUM_PIECES=triton.next_power_of_2(num_pieces), num_warps=4,
+    )  # fmt: skip
+    return logprobs

@@ -169,6 +169,7 @@ def sampling(dtype: torch.dtype = torch.bfloat16) -> None:
     draw.draw(logits, logits, *limits, which, which, filtered=True)
     draw.draw(logits, logits.clone(), *limits, which, which, which, filtered=False)
     draw.draw(logits, logits, *limits, which, which, filtered=True, processed=True)
+    draw.token_logprobs(logits, which[:, None], which)
     in_prompt = torch.zeros(rows, vocabulary, dtype=torch.bool)
     history = torch.zeros(rows, 9, dtype=torch.int32)
     penalise.penalise(logits, in_prompt, history, one, one, one)

@@ -240,3 +240,19 @@ def test_numbers_are_those_of_the_host() -> None:
     rows = Rows(torch.zeros(30, 256), seed=5)
     tokens = rows.drawn(filtered=False)[0]
     assert torch.equal(tokens, (uniform(rows.keys, rows.positions) * 256).long())
+
+
+@pytest.mark.parametrize("vocab_size", [37, 4097])
+def test_given_tokens_have_the_bits_of_drawn_ones(vocab_size: int) -> None:
+    rows = Rows(random_logits(9, vocab_size))
+    rows.logits[3, 5] = -torch.inf
+    tokens, logprobs = rows.drawn(filtered=False)
+    other = torch.full_like(tokens, 5)
+    which = torch.arange(8, -1, -1, device=DEVICE)
+    given = torch.stack([tokens[which], other], 1)
+    found = kernels.token_logprobs(rows.logits, given, which)
+    assert torch.equal(found[:, 0], logprobs[which])
+    expected = rows.logits.log_softmax(-1)[which, 5]
+    torch.testing.assert_close(found[:, 1], expected, rtol=1e-5, atol=1e-5)
+    alone = kernels.token_logprobs(rows.logits[2:3], given[6:7])
+    assert torch.equal(alone, found[6:7])

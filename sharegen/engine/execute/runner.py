@@ -310,9 +310,7 @@ class Runner:
         [tokens] = self._send(batch.logprobs.tokens)
         first = len(batch.logit_rows)
         rows = torch.arange(first, first + len(tokens), device=self.device)
-        chosen, ids, best = token_logprobs(
-            logits, tokens, batch.logprobs.top, rows, steady=self.model.steady
-        )
+        chosen, ids, best = token_logprobs(logits, tokens, batch.logprobs.top, rows)
         return Drawn(tokens, chosen, None, ranks(logits, tokens, rows), ids, best)
 
     def _draw_first(self, batch: PrefillBatch, logits: torch.Tensor, prompt: Drawn | None) -> Drawn:

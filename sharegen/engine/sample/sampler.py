@@ -31,8 +31,6 @@ __all__ = [
 PART_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 26}
 """Logits worked on at a time: what stays in a CPU's cache; what a GPU's memory can spare."""
 
-_ALIGNED = 4  # float32 numbers that torch reads together, where a row begins at a multiple of them
-
 _SEGMENT = 128  # logits of which only the largest is compared with other segments' at first
 
 
@@ -104,29 +102,27 @@ def sample(
 
 
 def token_logprobs(
-    logits: Tensor,
-    tokens: Tensor,
-    top: int,
-    logit_rows: Tensor | None = None,
-    steady: bool = False,
+    logits: Tensor, tokens: Tensor, top: int, logit_rows: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Log-probabilities under the raw distribution, of given tokens and of the likeliest.
 
+    A token has the bits that `sample` gives it where it is drawn.
+
     logits: [m, V]; tokens: int64 [n], such as those that follow in a prompt; logit_rows: as for
-    `sample`. steady: whether a row's bits are not to depend on its place, which on a GPU says how
-    it lies in memory. Returns float32 [n], and the `top` likeliest tokens int64 [n, top] with
-    theirs float32 [n, top], best first.
+    `sample`. Returns float32 [n], and the `top` likeliest tokens int64 [n, top] with theirs float32
+    [n, top], best first.
     """
-    size = logits.shape[1]
-    missing = -size % _ALIGNED if steady else 0
+    by_kernel = _operations(logits.is_cuda).token_logprobs
     parts = []
     for part in parts_of(len(tokens), logits):
         raw = logits[part] if logit_rows is None else logits
         which = None if logit_rows is None else logit_rows[part]
-        of_part = _rows_of(raw, which)
-        if missing:
-            of_part = torch.nn.functional.pad(of_part, (0, missing), value=-torch.inf)
-        logprobs = of_part.log_softmax(-1)[:, :size]
+        if by_kernel is not None:
+            ids = largest(raw if which is None else raw[which], min(top, logits.shape[1]))[1]
+            found = by_kernel(raw, torch.cat([tokens[part, None], ids], 1), which)
+            parts.append((found[:, 0], ids, found[:, 1:]))
+            continue
+        logprobs = _rows_of(raw, which).log_softmax(-1)
         best, ids = largest(logprobs, min(top, logits.shape[1]))
         parts.append((_chosen(logprobs, tokens[part]), ids, best))
     chosen, ids, best = (torch.cat(column) for column in zip(*parts, strict=True))
@@ -344,6 +340,7 @@ class _Operations(NamedTuple):
     draw: Callable[..., tuple[Tensor, Tensor]]
     penalise: Callable[..., Tensor]
     segment_maxima: Callable[..., Tensor]
+    token_logprobs: Callable[..., Tensor] | None = None
 
 
 @cache
@@ -355,7 +352,10 @@ def _operations(on_gpu: bool) -> _Operations:
     from sharegen.kernels import penalise as penalise_kernel
     from sharegen.kernels import segments
 
-    return _Operations(draw_kernel.draw, penalise_kernel.penalise, segments.segment_maxima)
+    return _Operations(
+        draw_kernel.draw, penalise_kernel.penalise, segments.segment_maxima,
+        draw_kernel.token_logprobs,
+    )  # fmt: skip
 
 
 def parts_of(count: int, logits: Tensor) -> list[slice]:

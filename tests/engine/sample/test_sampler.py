@@ -344,15 +344,6 @@ class TestTokenLogprobs:
         torch.testing.assert_close(best, expected.sort(-1, descending=True).values[:, :4])
         torch.testing.assert_close(best, expected.gather(1, ids))
 
-    @pytest.mark.parametrize("size", [6, 8, 9, 523])
-    def test_steadily_rows_begin_at_the_same_place(self, size):
-        logits = torch.randn(3, size, generator=torch.manual_seed(size))
-        tokens = torch.tensor([0, 5, 2])
-        expected, found = (token_logprobs(logits, tokens, 4, steady=s) for s in (False, True))
-        assert torch.equal(found[1], expected[1])
-        torch.testing.assert_close(found[0], expected[0])
-        torch.testing.assert_close(found[2], expected[2])
-
     @pytest.mark.parametrize("size", [128 * 40, 128 * 40 + 37])
     @pytest.mark.parametrize("top", [0, 1, 5, 10])
     def test_of_a_large_vocabulary(self, size, top):
