@@ -257,7 +257,7 @@ def same_bits(
     ] = None,
     priced: Annotated[
         list[str] | None,
-        typer.Option("--price", help="Workload that the first and the plain engine alone draw."),
+        typer.Option("--price", help="Workload that no further deterministic engine draws."),
     ] = None,
     cache: Annotated[int, typer.Option(help="Bytes of the KV cache.", min=1)] = 16 << 30,
     small_cache: Annotated[
@@ -267,6 +267,9 @@ def same_bits(
     quantization: Annotated[str | None, typer.Option(help="fp8 for FP8 weights.")] = None,
     kv_cache_dtype: Annotated[str, typer.Option(help="auto or fp8.")] = "auto",
     repeats: Annotated[int, typer.Option(help="How often jobs are drawn once more.", min=0)] = 1,
+    any_tree: Annotated[
+        bool, typer.Option(help="Whether one more engine has bits that no tree changes.")
+    ] = False,
     plain: Annotated[bool, typer.Option(help="Whether the plain mode comes last.")] = True,
     results: Annotated[
         Path | None,
@@ -293,6 +296,7 @@ def same_bits(
         quantization=quantization,
         kv_cache_dtype=kv_cache_dtype,
         repeats=repeats,
+        any_tree=any_tree,
         plain=plain,
     )
     machine, drawn = find_machine(commit) if results is not None else None, []

@@ -179,7 +179,8 @@ class Training(_Part):
 
 class Price(_Part):
     """Tokens per second of a workload in the deterministic mode and in the plain one, each the best
-    of its draws, in one process. samples: of the workload; differing: how many had other bits in
+    of its draws, in one process. any_tree: with bits that do not depend on the tree either, null
+    where that was not drawn. samples: of the workload; differing: how many had other bits in
     further deterministic engines than in the first, null where there was one alone.
     """
 
@@ -188,6 +189,7 @@ class Price(_Part):
     plain: Positive
     sequences: int
     samples: int
+    any_tree: Positive | None = None
     differing: int | None = None
 
 

@@ -2,8 +2,8 @@
 
 One shape of random weights, one job, one engine after the other in this process: in the
 deterministic mode for each number of rows, once more with a KV cache so small that samples are
-preempted, and then in the plain mode. Every sample is compared with that of the first engine:
-tokens and log-probability, as bits.
+preempted, then with bits that do not depend on the tree (`any_tree`), and then in the plain mode.
+Every sample is compared with that of the first engine: tokens and log-probability, as bits.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class SameBitsSettings:
     """What is drawn, and by which engines.
 
     shape: a known shape, or a folder with a config. loads: workloads that all engines draw; priced:
-    those that the first and the plain one alone draw. rows: of the deterministic engines. cache,
+    those that no further deterministic engine draws. rows: of the deterministic engines. cache,
     small_cache: bytes of their KV caches; of one more engine, 0 for none. repeats: how often each
-    job is drawn once more, for its time.
+    job is drawn once more, for its time. any_tree, plain: whether there are such engines, too.
     """
 
     shape: str
@@ -77,6 +77,7 @@ class SameBitsSettings:
     quantization: str | None = None
     kv_cache_dtype: str = "auto"
     repeats: int = 1
+    any_tree: bool = False
     plain: bool = True
     temperature: float = 0.7
 
@@ -91,16 +92,19 @@ def bench_same_bits(asked: SameBitsSettings) -> Iterator[dict[str, Any]]:
     jobs = {load: requests_of(load, asked.shape, asked.temperature) for load in every}
     first: dict[str, Samples] = {}
     most, cache = asked.rows[0], asked.cache
-    cases = [(True, count, cache) for count in asked.rows]
-    cases += [(True, most, asked.small_cache)] if asked.small_cache else []
-    cases += [(False, most, cache)] if asked.plain else []
-    for deterministic, count, memory in cases:
+    cases = [(True, False, count, cache) for count in asked.rows]
+    cases += [(True, False, most, asked.small_cache)] if asked.small_cache else []
+    cases += [(True, True, most, cache)] if asked.any_tree else []
+    cases += [(False, False, most, cache)] if asked.plain else []
+    for deterministic, any_tree, count, memory in cases:
         started = time.perf_counter()
-        engine = engines.make(count, None, kv_cache_memory=memory, deterministic=deterministic)
+        engine = engines.make(
+            count, None, kv_cache_memory=memory, deterministic=deterministic, any_tree=any_tree
+        )
         opened = time.perf_counter() - started
-        is_first = deterministic and (count, memory) == (most, cache)
+        is_further = deterministic and not any_tree and (count, memory) != (most, cache)
         for load, requests in jobs.items():
-            if load in asked.priced and deterministic and not is_first:
+            if load in asked.priced and is_further:
                 continue
             before = engine.stats.preemptions
             hopes = memory != cache
@@ -109,7 +113,7 @@ def bench_same_bits(asked: SameBitsSettings) -> Iterator[dict[str, Any]]:
             times = [seconds] + [draw(engine, requests, hopes)[1] for _ in range(asked.repeats)]
             tokens = sum(len(drawn) for drawn, _ in samples.values())
             yield {
-                "load": load, "deterministic": deterministic, "rows": count,
+                "load": load, "deterministic": deterministic, "any_tree": any_tree, "rows": count,
                 "opened": round(opened, 1), "seconds": [round(each, 3) for each in times],
                 "tokens_per_second": round(tokens / min(times)), "preemptions": preemptions,
                 **compare(first.setdefault(load, samples), samples),
@@ -154,9 +158,11 @@ def _prices(drawn: Sequence[dict[str, Any]]) -> Iterator[Price]:
         if plain["deterministic"]:
             continue
         same = [each for each in drawn if each["load"] == plain["load"] and each["deterministic"]]
-        compared = same[1:]
+        free = [each["tokens_per_second"] for each in same if each["any_tree"]]
+        compared = [each for each in same if not each["any_tree"]][1:]
         yield Price(
             workload=plain["load"], deterministic=same[0]["tokens_per_second"],
+            any_tree=free[0] if free else None,
             plain=plain["tokens_per_second"], sequences=plain["rows"], samples=plain["samples"],
             differing=sum(each["other_bits"] for each in compared) if compared else None,
         )  # fmt: skip

@@ -233,6 +233,28 @@ def _cpu(row: Measurement, marks: Marks) -> dict[str, str]:
     }
 
 
+def _prices(row: Measurement) -> str:
+    """What the deterministic mode costs, and where it was drawn, that with any tree."""
+    prices = row.numbers.prices or ()
+    free = [
+        (number(each.any_tree), f"{each.any_tree / each.deterministic:.3f}")
+        for each in prices
+        if each.any_tree is not None
+    ]
+    with_free = len(free) == len(prices)
+    return table(
+        ("shape", "workload", "sequences", "deterministic", "plain", "share",
+         *(("any tree", "share of deterministic") if with_free else ()), "other bits"),
+        [
+            (row.shape or "", each.workload, number(each.sequences), number(each.deterministic),
+             number(each.plain), f"{each.deterministic / each.plain:.3f}",
+             *(free[i] if with_free else ()),
+             "" if each.differing is None else f"{each.differing:,} of {each.samples:,}")
+            for i, each in enumerate(prices)
+        ],
+    )  # fmt: skip
+
+
 def _lists(row: Measurement) -> Iterator[str]:
     """A measurement that is a table of its own."""
     commit = f"`{row.commit}`" if row.commit else "not known"
@@ -245,15 +267,7 @@ def _lists(row: Measurement) -> Iterator[str]:
     if row.numbers.starts:
         yield starts_table(row.numbers.starts) + "\n"
     if row.numbers.prices:
-        yield table(
-            ("shape", "workload", "sequences", "deterministic", "plain", "share", "other bits"),
-            [
-                (row.shape or "", each.workload, number(each.sequences), number(each.deterministic),
-                 number(each.plain), f"{each.deterministic / each.plain:.3f}",
-                 "" if each.differing is None else f"{each.differing:,} of {each.samples:,}")
-                for each in row.numbers.prices
-            ],
-        ) + "\n"  # fmt: skip
+        yield _prices(row) + "\n"
     if row.numbers.layers:
         yield table(
             ("heads", "lengths", "sharegen", "FlashInfer", "torch", "floor"),

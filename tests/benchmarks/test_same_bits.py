@@ -28,17 +28,25 @@ def test_on_a_cpu_all_are_the_same(tmp_path: Path) -> None:
     ).save_pretrained(tmp_path)  # fmt: skip
     asked = SameBitsSettings(
         str(tmp_path), ["32,8,4,5,20"], [20, 3], ["0,8,6,1,4"], small_cache=9000, cache=1 << 20,
-        device="cpu", repeats=0,
+        device="cpu", repeats=0, any_tree=True,
     )  # fmt: skip
     found = list(bench_same_bits(asked))
-    assert [(each["rows"], each["deterministic"]) for each in found] == [
-        (20, True), (20, True), (3, True), (20, True), (20, False), (20, False)
+    assert [(each["rows"], each["deterministic"] + each["any_tree"]) for each in found] == [
+        (20, 1), (20, 1), (3, 1), (20, 1), (20, 2), (20, 2), (20, 0), (20, 0)
     ]  # fmt: skip
+    free = [found.pop(4), found.pop(4)]
+    assert all(each["other_tokens"] == 0 for each in free)
     assert all(each["other_bits"] == 0 for each in found)
     assert [each["preemptions"] > 0 for each in found] == [False] * 3 + [True] + [False] * 2
-    row = price_row(asked, found, find_machine("1234567"), "python -m benchmarks same-bits x")
+    row = price_row(
+        asked,
+        [*found[:4], *free, *found[4:]],
+        find_machine("1234567"),
+        "python -m benchmarks same-bits x",
+    )
     assert row is not None and row.card.kind == "cpu"
     shared, alone = row.numbers.prices
     assert (shared.workload, shared.samples, shared.differing) == ("32,8,4,5,20", 20, 0)
+    assert shared.any_tree == free[0]["tokens_per_second"]
     assert alone.differing is None  # of one deterministic engine alone
     assert price_row(asked, found[:-2], find_machine("1234567"), "x") is None
