@@ -77,8 +77,8 @@ def speed_table(rows: Sequence[Measurement], measured: Sequence[Measurement] = (
     later = [newer(row, measured) for row in rows]
     if known := [each for each in later if each is not None]:
         day, its = max(each.date for each in known), known[0].card.name
-        header.append("newer code")
-        common += f" Newer code: on {day:%Y-%m-%d}, on an {its}, alone."
+        header.append(f"newer code, {' '.join(its.split()[:2])}")
+        common += f" Newer code: on {day:%Y-%m-%d}, on an {its}, without the peer."
         for line, each in zip(lines, later, strict=True):
             line.append("" if each is None else _alone(each, marks, its, day))
     return table(header, lines) + "\n\n" + "\\\n".join([common, *marks.legend()])

@@ -97,7 +97,7 @@ def test_newer_code_without_a_peer_stands_in_a_column_of_its_own() -> None:
     older = row(date=date(2026, 11, 20), card=card, peers=[])
     text = speed_table([row()], [row(), older, later])
     assert "| 150 | 100 (vLLM 0.24.0) | 1.50 | 160 |" in text
-    assert "Newer code: on 2026-11-27, on an NVIDIA H100, alone." in text
+    assert "Newer code: on 2026-11-27, on an NVIDIA H100, without the peer." in text
     assert speed_table([row()], [row(), older]) == speed_table([row()])
 
 
