@@ -15,20 +15,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import torch
 import triton
 import triton.language as tl
 
-from sharegen.kernels.layout import SharedLayout
+from sharegen.kernels.attention_plan import Staging
+from sharegen.kernels.layout import Int32, SharedLayout
 from sharegen.kernels.online_softmax import scores, weights
-from sharegen.kernels.reference_absolute import TILE, Paths
+from sharegen.kernels.reference_absolute import TILE, Paths, listed_paths
 from sharegen.kernels.tiles import padded, precision
+from sharegen.kernels.transfer import send
 
 _FIELDS = tl.constexpr(5)  # first of `rows`, rows, where the path begins, first key, end of keys
 _KEYS = tl.constexpr(TILE)
 _MANY_LINES, _FEW_LINES = 64, 16
+_ALIGNMENT = 4  # int32s: a launch finds each array at 16 bytes
 
 
 @triton.jit
@@ -52,8 +56,8 @@ def _halved(p, LINES: tl.constexpr, N: tl.constexpr):
 
 @triton.jit
 def _absolute_kernel(
-    q_ptr, k_ptr, v_ptr, items_ptr, rows_ptr, slots_ptr, start_ptr, tables_ptr, prefix_ptr,
-    position_ptr, acc_ptr, m_ptr, total_ptr, out_ptr,
+    q_ptr, k_ptr, v_ptr, count_ptr, items_ptr, rows_ptr, slots_ptr, start_ptr, tables_ptr,
+    prefix_ptr, position_ptr, acc_ptr, m_ptr, total_ptr, out_ptr,
     stride_qr, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
     stride_tr, scale, softcap,
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, KEY_SIZE: tl.constexpr,
@@ -65,6 +69,9 @@ def _absolute_kernel(
     NUM_HEADS: tl.constexpr = NUM_KV_HEADS * GROUP
     kv_head = tl.program_id(0) % NUM_KV_HEADS
     item = tl.program_id(0) // NUM_KV_HEADS
+    if not OWN:  # noqa: SIM102 - decided when compiled, what is below by the plan
+        if item >= tl.load(count_ptr):  # a captured launch has room for more
+            return
     o_m = tl.arange(0, BLOCK_M)
     o_n = tl.arange(0, _KEYS)
     o_dk = tl.arange(0, BLOCK_DK)
@@ -129,35 +136,89 @@ def _absolute_kernel(
         tl.store(total_ptr + line, total, mask=alive)
 
 
+class Items(NamedTuple):
+    """What a launch computes: listed [room, 5] int32, of which the first `number` [1] are items."""
+
+    number: torch.Tensor
+    listed: torch.Tensor
+
+
 @dataclass(frozen=True)
 class AbsolutePlan:
     """What a batch's rows read together, level by level, and how they find the rest.
 
-    levels: the items of each launch before the last, [items, 5] int32. rows: [rows] in tree order.
-    last: the items of the last launch, or None where each row reads its own blocks.
+    paths: where what is above rows lies. levels: of each launch before the last. rows: in tree
+    order. last: of the last launch, or None where each row reads its own blocks.
     """
 
     paths: Paths
-    levels: list[torch.Tensor]
+    levels: Sequence[Items]
     rows: torch.Tensor
-    last: torch.Tensor | None
+    last: Items | None
 
 
-def make_plan(
-    layout: SharedLayout,
-    num_rows: int,
-    group: int,
-    block_size: int,
-    device: torch.device,
-    chunk_starts: Sequence[int] | None = None,
-    slots: torch.Tensor | None = None,
-) -> AbsolutePlan:
-    """Plan a step of `num_rows` rows, of `group` query heads for each KV head.
+class DecodingPlan:
+    """The plan of decoding steps, in buffers that stay where they are while what they hold changes.
 
-    chunk_starts, slots: of a prefill batch, whose tokens go to the slots [T].
+    So a captured step reads the new plan. `generation` grows where a buffer was too small.
+
+    Args:
+        group: query heads for each KV head.
+        block_size: of the KV cache.
+        max_rows: the most rows of a step.
+        device: where the buffers lie.
     """
-    paths = Paths.of(layout, num_rows, block_size, device)
-    start = paths.start.cpu().numpy()
+
+    def __init__(self, group: int, block_size: int, max_rows: int, device: torch.device) -> None:
+        self._group, self._block_size, self._max_rows = group, block_size, max_rows
+        self._device = device
+        self.generation = 0
+        self._room = (0, 0, 0)
+        self._grow((1, 2 * -(-max_rows * group // _MANY_LINES), 64 * max_rows))
+
+    def update(self, layout: SharedLayout) -> None:
+        """Send the plan of a layout, on the stream of the steps."""
+        slots, start = listed_paths(layout, self._max_rows, self._block_size)
+        levels = _levels(layout, start, self._group)
+        self._grow((len(levels), max(map(len, levels), default=0), len(slots)))
+        staging = self._staging.next()
+        counts, of_start, of_rows, of_slots = self._spans[:4]
+        staging[counts] = 0
+        staging[of_start] = start
+        staging[of_rows][: len(layout.order)] = layout.order
+        staging[of_slots][: len(slots)] = slots
+        for i, items in enumerate(levels):
+            staging[i] = len(items)
+            staging[self._spans[4 + i]][: len(items) * _FIELDS.value] = np.ravel(items)
+        self._staging.send(self._buffer)
+
+    def _grow(self, asked: tuple[int, int, int]) -> None:
+        if all(a <= r for a, r in zip(asked, self._room, strict=True)):
+            return
+        self._room = tuple(  # type: ignore[assignment]
+            r if a <= r else max(a, r + r // 2) for a, r in zip(asked, self._room, strict=True)
+        )
+        levels, items, slots = self._room
+        sizes = [levels, self._max_rows, self._max_rows, slots, *[items * _FIELDS.value] * levels]
+        ends = np.cumsum([-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes])
+        starts = (int(end) for end in [0, *ends[:-1]])
+        self._spans = [slice(at, at + size) for at, size in zip(starts, sizes, strict=True)]
+        self._buffer = torch.zeros(int(ends[-1]), dtype=torch.int32, device=self._device)
+        self._staging = Staging(len(self._buffer), self._device)
+        counts, start, rows, paths, *listed = (self._buffer[span] for span in self._spans)
+        of_levels = [
+            Items(counts[i : i + 1], each.view(items, _FIELDS.value))
+            for i, each in enumerate(listed)
+        ]
+        self.plan = AbsolutePlan(Paths(paths, start), of_levels, rows, None)
+        self.generation += 1
+
+
+def _levels(layout: SharedLayout, start: Int32, group: int) -> list[list[tuple[int, ...]]]:
+    """The items of each level of the tree, which read a node's whole tiles.
+
+    start: where each row's path begins.
+    """
     most = max(1, _MANY_LINES // group)
     by_level: dict[int, list[tuple[int, ...]]] = {}
     for node in range(layout.num_nodes):
@@ -170,43 +231,52 @@ def make_plan(
         for i in range(first, last, most):
             path = int(start[layout.order[i]])
             items.append((i, min(most, last - i), path, begin, end))
-    levels = [_sent(by_level[level], device) for level in sorted(by_level)]
-    order = torch.from_numpy(layout.order.astype(np.int32)).to(device)
-    if chunk_starts is None:
-        return AbsolutePlan(paths, levels, order, None)
-    return _with_chunks(layout, paths, levels, start, chunk_starts, slots, most, device)
+    return [by_level[level] for level in sorted(by_level)]
 
 
-def _with_chunks(
-    layout: SharedLayout, paths: Paths, levels: list[torch.Tensor], start: np.ndarray,
-    chunk_starts: Sequence[int], slots: torch.Tensor | None, most: int, device: torch.device,
-) -> AbsolutePlan:  # fmt: skip
-    """The plan with the chunks' own tokens at the end of paths of their own."""
-    num_rows = chunk_starts[-1]
+def prefill_plan(
+    layout: SharedLayout,
+    chunk_starts: Sequence[int],
+    slots: torch.Tensor,
+    group: int,
+    block_size: int,
+) -> AbsolutePlan:
+    """The plan of a prefill batch of chunks, whose tokens go to the slots [T].
+
+    group: query heads for each KV head. The chunks' own tokens lie at the end of paths of their
+    own.
+    """
+    device, num_rows = slots.device, chunk_starts[-1]
+    above_slots, start = listed_paths(layout, num_rows, block_size)
+    levels = _levels(layout, start, group)
     above = np.zeros(num_rows, np.int32)
     for node in range(layout.num_nodes):
         below = layout.order[layout.row_start[node] : layout.row_end[node]]
         above[below] = np.maximum(above[below], layout.position[node] + layout.length[node])
-    assert slots is not None
-    parts, length = [paths.slots], len(paths.slots)
+    most = max(1, _MANY_LINES // group)
+    # Tokens of the batch are named by numbers below 0, until their slots take the place of these.
+    parts, length = [above_slots], len(above_slots)
     items: list[tuple[int, ...]] = []
     for first, end in pairwise(chunk_starts):
         prefix, path = int(above[first]), int(start[first])
-        parts += [paths.slots[path : path + prefix], slots[first:end].to(torch.int32)]
+        parts += [above_slots[path : path + prefix], -1 - np.arange(first, end, dtype=np.int32)]
         for i in range(first, end, most):
             count = min(most, end - i)
             begin = prefix // TILE * TILE
             items.append((num_rows + i, count, length, begin, prefix + i + count - first))
         length += prefix + end - first
-    rows = torch.from_numpy(
-        np.concatenate([layout.order, np.zeros(num_rows - len(layout.order), np.int32),
-                        np.arange(num_rows)]).astype(np.int32)
-    ).to(device)  # fmt: skip
-    return AbsolutePlan(Paths(torch.cat(parts), paths.start), levels, rows, _sent(items, device))
-
-
-def _sent(items: list[tuple[int, ...]], device: torch.device) -> torch.Tensor:
-    return torch.tensor(items, dtype=torch.int32).reshape(-1, 5).to(device)
+    rows = np.zeros(2 * num_rows, np.int32)
+    rows[: len(layout.order)] = layout.order
+    rows[num_rows:] = np.arange(num_rows)
+    lists = [np.array(each, np.int32).reshape(-1, _FIELDS.value) for each in (*levels, items)]
+    counts = np.array([[len(each)] for each in lists], np.int32)
+    paths, starts, of_rows, numbers, *listed = send(
+        device, np.concatenate(parts).astype(np.int32), start, rows, counts, *lists
+    )
+    own = (-1 - paths).clamp(min=0).long()
+    paths = torch.where(paths < 0, slots.to(torch.int32)[own], paths)
+    launches = list(map(Items, numbers.unbind(), listed))
+    return AbsolutePlan(Paths(paths, starts), launches[:-1], of_rows, launches[-1])
 
 
 def absolute_attention(
@@ -230,17 +300,16 @@ def absolute_attention(
     own = plan.last is None
     assert own == (block_tables is not None and prefix_length is not None)
 
-    def launch(items: torch.Tensor | None, last: bool) -> None:
+    def launch(items: Items | None, last: bool) -> None:
         of_rows = items is None
         lines = _FEW_LINES if of_rows else _MANY_LINES
         group = heads // kv_heads
         nothing = plan.rows
-        count = rows if items is None else len(items)
-        if not count:
+        count, listed = (nothing, nothing) if items is None else items
+        if not (programs := rows if items is None else len(listed)):
             return
-        _absolute_kernel[(count * kv_heads,)](
-            q, k_cache, v_cache, nothing if items is None else items, plan.rows,
-            plan.paths.slots, plan.paths.start,
+        _absolute_kernel[(programs * kv_heads,)](
+            q, k_cache, v_cache, count, listed, plan.rows, plan.paths.slots, plan.paths.start,
             nothing if block_tables is None else block_tables,
             nothing if prefix_length is None else prefix_length,
             position, acc, m, total, out,

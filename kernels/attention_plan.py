@@ -272,7 +272,7 @@ class AttentionPlan:
         ends = np.cumsum([-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes])
         self._spans = [slice(int(s), int(e)) for s, e in itertools.pairwise([0, *ends])]
         self._buffer = torch.zeros(int(ends[-1]), dtype=torch.int32, device=self.device)
-        self._staging = _Staging(len(self._buffer), self.device)
+        self._staging = Staging(len(self._buffer), self.device)
         (
             self.counts, self.partial_start, self.unshared_start, self.order, self.items,
             self.segments, self.blocks, self.unshared_nodes,
@@ -285,7 +285,7 @@ class AttentionPlan:
         )
 
 
-class _Staging:
+class Staging:
     """Two host buffers in turn, so that one can be written while the other is on its way."""
 
     def __init__(self, size: int, device: torch.device) -> None:

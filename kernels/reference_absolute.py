@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sharegen.kernels.layout import SharedLayout
+from sharegen.kernels.layout import Int32, SharedLayout
 
 TILE = 64
 """Keys of a tile."""
@@ -35,27 +35,32 @@ class Paths:
     @classmethod
     def of(cls, layout: SharedLayout, num_rows: int, size: int, device: torch.device) -> Paths:
         """The paths of a batch's rows; size: of a block."""
-        above: list[list[int]] = [[] for _ in range(num_rows)]
-        for node in range(layout.num_nodes):
-            for row in layout.order[layout.row_start[node] : layout.row_end[node]]:
-                above[row].append(node)
-        starts: dict[tuple[int, ...], int] = {}
-        lists: list[np.ndarray] = []
-        begin = 0
-        first = np.zeros(num_rows, np.int32)
-        for row, nodes in enumerate(above):
-            path = tuple(nodes)
-            if path not in starts:
-                starts[path] = begin
-                for node in path:
-                    lists.append(_slots_of(layout, node, size))
-                    begin += len(lists[-1])
-            first[row] = starts[path]
-        slots = np.concatenate([np.zeros(0, np.int32), *lists]).astype(np.int32)
-        return cls(torch.from_numpy(slots).to(device), torch.from_numpy(first).to(device))
+        slots, start = listed_paths(layout, num_rows, size)
+        return cls(torch.from_numpy(slots).to(device), torch.from_numpy(start).to(device))
 
 
-def _slots_of(layout: SharedLayout, node: int, size: int) -> np.ndarray:
+def listed_paths(layout: SharedLayout, num_rows: int, size: int) -> tuple[Int32, Int32]:
+    """Slots and starts of `Paths`, on the host."""
+    above: list[list[int]] = [[] for _ in range(num_rows)]
+    for node in range(layout.num_nodes):
+        for row in layout.order[layout.row_start[node] : layout.row_end[node]]:
+            above[row].append(node)
+    starts: dict[tuple[int, ...], int] = {}
+    lists: list[Int32] = []
+    begin = 0
+    first = np.zeros(num_rows, np.int32)
+    for row, nodes in enumerate(above):
+        path = tuple(nodes)
+        if path not in starts:
+            starts[path] = begin
+            for node in path:
+                lists.append(_slots_of(layout, node, size))
+                begin += len(lists[-1])
+        first[row] = starts[path]
+    return np.concatenate([np.zeros(0, np.int32), *lists]).astype(np.int32), first
+
+
+def _slots_of(layout: SharedLayout, node: int, size: int) -> Int32:
     length = int(layout.length[node])
     blocks = layout.blocks[layout.block_start[node] : layout.block_start[node + 1]]
     token = np.arange(length, dtype=np.int32)

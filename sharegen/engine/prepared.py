@@ -261,8 +261,7 @@ class Prepared:
             max_sequences=self.max_sequences,
             padded=self.padded,
             tokenizer=self.tokenizer,
-            # Launches of attention over absolute tiles change with the tree.
-            graphs=None if attention.fallback or self._config.any_tree else self._graphs,
+            graphs=None if attention.fallback else self._graphs,
             room=self._room,
             agreement=Agreement(ranks) if ranks is not None and start.checked else None,
             states=self.states,

@@ -24,6 +24,7 @@ from sharegen.bench.attention_case import Case
 from sharegen.bench.attention_tensors import Tensors
 from sharegen.engine.model.fp8.products import LEAST
 from sharegen.kernels import (
+    absolute,
     conv_step,
     delta_rule,
     draw,
@@ -40,6 +41,7 @@ from sharegen.kernels.decode import decode_attention
 from sharegen.kernels.decode_latents import decode_latents
 from sharegen.kernels.fp8_rows import FP8Rows, gated_rows, rows_of
 from sharegen.kernels.latents import Latents
+from sharegen.kernels.layout import SharedLayout
 from sharegen.kernels.merge import merge_partials
 from sharegen.kernels.own_latents import store_latents
 from sharegen.kernels.prefill import PrefillPlan, prefill_attention
@@ -160,6 +162,25 @@ def unsplit(dtype: torch.dtype = torch.bfloat16) -> None:
             unsplit_product.unsplit_product(weight[:rows], weight, weight[:, 0], tile)
 
 
+def any_tree(dtype: torch.dtype = torch.bfloat16) -> None:
+    """Attends at absolute positions: a level of the tree and own tokens, and a prompt's chunk."""
+    heads, kv_heads, size = 8, 2, 128
+    cache = torch.zeros(20, 16, kv_heads, size, dtype=dtype)
+    ints = {name: np.array(each, np.int32) for name, each in {
+        "order": [0, 1], "length": [100], "position": [0], "level": [0], "row_start": [0],
+        "row_end": [2], "block_start": [0, 7], "blocks": range(7),
+    }.items()}  # fmt: skip
+    flags = {"contiguous": np.array([True]), "fp8": np.array([False])}
+    layout = SharedLayout(**ints, **flags)
+    plan = absolute.DecodingPlan(heads // kv_heads, 16, 4, CPU)
+    plan.update(layout)
+    q = torch.zeros(2, heads, size, dtype=dtype)
+    tables, (prefix, position) = torch.zeros(2, 2).int(), torch.zeros(2, 2).int()
+    absolute.absolute_attention(q, cache, cache, plan.plan, position, tables, prefix, scale=0.1)
+    chunk = absolute.prefill_plan(layout, [0, 2], torch.arange(2), heads // kv_heads, 16)
+    absolute.absolute_attention(q, cache, cache, chunk, position, scale=0.1)
+
+
 def sampling(dtype: torch.dtype = torch.bfloat16) -> None:
     """Calls what a step does behind the model, and the sum of two ranks before."""
     rows, vocabulary = 4, 50_000
@@ -213,6 +234,7 @@ def states(dtype: torch.dtype = torch.bfloat16) -> None:
 
 CASES: dict[str, Callable[[], None]] = {
     "latents": lambda: [latents(20, 512), latents(16, 512, torch.float32), latents(128, 256)],
+    "any tree": any_tree,
     "sampling": sampling,
     "states": states,
     "many rows": many_rows,

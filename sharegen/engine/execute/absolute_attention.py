@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -20,6 +20,9 @@ from sharegen.kernels.reference_absolute import (
     decode_slots,
     prefill_slots,
 )
+
+if TYPE_CHECKING:
+    from sharegen.kernels.absolute import DecodingPlan
 
 
 def refused(layers: Sequence[LayerSpec], cache: KVCache) -> str | None:
@@ -41,9 +44,10 @@ class AbsoluteAttention:
     Args:
         layers: the attention of each layer that has one.
         cache: the KV cache that is read and written.
+        max_rows: the most rows of a decoding step.
     """
 
-    def __init__(self, layers: Sequence[LayerSpec], cache: KVCache) -> None:
+    def __init__(self, layers: Sequence[LayerSpec], cache: KVCache, max_rows: int) -> None:
         if (what := refused(layers, cache)) is not None:
             raise UsageError(
                 f"any_tree: {what} cannot have bits that do not depend on the job's tree yet: "
@@ -51,17 +55,29 @@ class AbsoluteAttention:
             )
         self.layers, self.cache = layers, cache
         self.fallback: str | None = None
-        self.generation = 0
         self.variant: Hashable = None
         self.shared_levels: tuple[int, ...] = ()
         self._layout: SharedLayout | None = None
-        self._plans: dict[tuple[int, int], Any] = {}  # of decoding, by rows and heads of a group
+        self._max_rows = max_rows
+        self._plans: dict[int, DecodingPlan] = {}  # by query heads for each KV head
         self._uses_kernel = cache.device.type == "cuda"
 
+    @property
+    def generation(self) -> int:
+        return sum(plan.generation for plan in self._plans.values())
+
     def update(self, layout: SharedLayout) -> None:
-        self.shared_levels = ()
         self._layout = layout
-        self._plans = {}
+        if not self._uses_kernel:
+            return
+        self.shared_levels = layout.shared_levels()
+        from sharegen.kernels import absolute  # which needs Triton
+
+        size, device = self.cache.block_size, self.cache.device
+        for group in {spec.num_heads // spec.num_kv_heads for spec in self.layers}:
+            if group not in self._plans:
+                self._plans[group] = absolute.DecodingPlan(group, size, self._max_rows, device)
+            self._plans[group].update(layout)
 
     def prefill(
         self, layout: SharedLayout, chunk_starts: list[int], position: torch.Tensor, slots: Slots
@@ -94,26 +110,28 @@ class AbsoluteAttention:
         chunk_starts: list[int] | None,
         *tables: torch.Tensor,
     ) -> AttentionContext:
-        from sharegen.kernels import absolute  # which needs Triton
+        from sharegen.kernels import absolute
+        from sharegen.kernels.store import store, store_fp8
 
-        plans = self._plans if chunk_starts is None else {}
+        plans = {group: each.plan for group, each in self._plans.items()}
+        if chunk_starts is not None:
+            plans = {}  # of the batch alone, made by the first layer that needs one
 
         def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: torch.Tensor,
                    values: torch.Tensor, put: Put, *, scale: float, softcap: float | None,
                    sinks: torch.Tensor | None, **how: Any) -> torch.Tensor:  # fmt: skip
             put()
             group = q.shape[1] // k.shape[1]
-            key = len(position), group
-            if key not in plans:
-                plans[key] = absolute.make_plan(
-                    layout, len(position), group, self.cache.block_size, self.cache.device,
-                    chunk_starts, slots.full,
-                )  # fmt: skip
+            if group not in plans:
+                assert chunk_starts is not None and slots.full is not None
+                plans[group] = absolute.prefill_plan(
+                    layout, chunk_starts, slots.full, group, self.cache.block_size
+                )
             return absolute.absolute_attention(
-                q, keys, values, plans[key], position, *tables, scale=scale, softcap=softcap
+                q, keys, values, plans[group], position, *tables, scale=scale, softcap=softcap
             )
 
-        stores = Stores(reference.store, reference.store_fp8)
+        stores = Stores(store, store_fp8)  # prompts' keys are rotated as drawn tokens' are
         return StoreAndAttend(self.layers, self.cache, slots, stores, attend)
 
     def _paths(self, layout: SharedLayout, num_rows: int) -> Paths:

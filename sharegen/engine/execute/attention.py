@@ -50,7 +50,7 @@ def attention_for(
     if not layers:
         return NoAttention()
     if any_tree:
-        return AbsoluteAttention(layers, cache)
+        return AbsoluteAttention(layers, cache, max_rows)
     if cache.device.type != "cuda":
         return ReferenceAttention(layers, cache, costs=costs)
     reason: str | None = "Triton is not installed"
