@@ -1,0 +1,121 @@
+"""On a GPU in the deterministic mode: what requests ask for changes no bit of their samples."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from sharegen.common.structured import StructuredOutputsParams
+from sharegen.engine.config import EngineConfig
+from sharegen.engine.core.request import BeamSearchParams, Request, SamplingParams
+from sharegen.engine.engine import Engine
+from sharegen.engine.model.load import load_model
+from tests.job.same_bits import REAL, make_place
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.slow,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+]
+
+PLAIN = SamplingParams(max_tokens=40, temperature=1.0, ignore_eos=True)
+SHORT = replace(PLAIN, n=4, max_tokens=12)
+BEAMS = BeamSearchParams(beam_width=4, max_tokens=20)
+ASKED = {
+    "plain": PLAIN,
+    "filtered": replace(PLAIN, top_k=50, top_p=0.9, min_p=0.01),
+    "penalised": replace(PLAIN, repetition_penalty=1.3, frequency_penalty=0.2),
+    "biased": replace(PLAIN, logit_bias={7: 3.0}),
+    "structured": replace(
+        PLAIN, ignore_eos=False, structured_outputs=StructuredOutputsParams(regex="[a-z ]{9,90}")
+    ),
+    "beams": BEAMS.of_rows,
+}
+
+Drawn = dict[tuple[int, int], tuple[list[int], float]]
+
+
+def requests() -> list[Request]:
+    """One of each kind below what all share, and many plain ones beside them."""
+    rng = random.Random(0)
+    shared = [rng.randrange(5, 300) for _ in range(500)]
+    found = []
+    for i, (name, params) in enumerate(ASKED.items()):
+        own = [rng.randrange(5, 300) for _ in range(30 + i)]
+        beam = BEAMS if name == "beams" else None
+        found.append(Request(i, shared + own, params, range(params.n if beam else 8), beam=beam))
+    return [*found, Request(99, shared + found[0].prompt_token_ids[490:], PLAIN, range(150))]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("same") / "dense"
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return make_place(folder, "dense", REAL, device, torch.bfloat16)
+
+
+def engine_of(place: Path, rows: int) -> Engine:
+    config = EngineConfig(
+        max_sequences=rows, kv_cache_memory=1 << 30, compile=False, deterministic=True
+    )
+    model = load_model(str(place), device="cuda", dtype="bfloat16")
+    return Engine(model, AutoTokenizer.from_pretrained(place), config)
+
+
+@pytest.fixture(scope="module")
+def engine(place: Path) -> Iterator[Engine]:
+    made = engine_of(place, 256)
+    yield made
+    made.close()
+
+
+def draw(engine: Engine, asked: list[Request]) -> Drawn:
+    engine.reset_prefix_cache()
+    return {
+        (done.request.key, done.sample): (done.token_ids, done.cumulative_logprob)
+        for done in engine.generate(asked)
+    }
+
+
+def test_alone_and_beside_others(engine: Engine) -> None:
+    asked = requests()
+    together = draw(engine, asked)
+    for i, name in enumerate(ASKED):
+        alone = draw(
+            engine, [each if each.key == i else replace(each, samples=()) for each in asked]
+        )
+        other = [key for key, found in alone.items() if together[key] != found]
+        assert alone and not other, f"{name}: {len(other)} of {len(alone)}"
+
+
+def test_in_few_rows(engine: Engine, place: Path) -> None:
+    together = draw(engine, requests())
+    small = engine_of(place, 16)
+    found = draw(small, requests())
+    small.close()
+    assert found == together
+
+
+def test_forks(engine: Engine) -> None:
+    """Of a sample that has ended, beside many others and beside few."""
+    plain, *_, many = requests()
+
+    def forked(others: int) -> Drawn:
+        engine.reset_prefix_cache()
+        found: Drawn = {}
+        key = -1
+        for done in engine.generate([plain, replace(many, samples=range(others))]):
+            if (done.request.key, done.sample) == (0, 0):
+                key = engine.fork(done, SHORT, tokens=5)
+            if done.request.key == key:
+                found[key, done.sample] = done.token_ids, done.cumulative_logprob
+        return found
+
+    first = forked(150)
+    assert len(first) == SHORT.n and forked(2) == first
