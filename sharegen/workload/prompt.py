@@ -384,7 +384,8 @@ def _text(
     if not tokenizer.chat_template:
         return ModelError(
             "a chat (--chat, --system, rows of messages) is not for this model: its tokenizer has "
-            "no chat template: leave these out, or use --no-chat"
+            "no chat template: give one by --set chat.template=FILE, or ask for texts (--no-chat, "
+            "and rows without messages)"
         )
     from sharegen.workload.chat import ChatOverrun, chat_text
 
