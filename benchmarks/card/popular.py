@@ -17,7 +17,8 @@ from benchmarks.card.rows import FP8, SHAPES, CardRow
 class Shape:
     """A shape. title: as its makers write it. gib: of memory that a GPU must have for 1,024
     sequences of gsm8k in bfloat16, or nearly as many. start, seconds: what the start of its engine,
-    and a job of gsm8k with its ceiling take on an H100, estimated.
+    and a job of gsm8k with its ceiling take on an H100, estimated. has_fp8: whether there is a row
+    with FP8 weights, too.
     """
 
     name: str
@@ -26,19 +27,20 @@ class Shape:
     start: int
     seconds: int
     has_experts: bool = False
+    has_fp8: bool = True
 
 
 SHAPE_TABLE = (
     Shape("llama3.2-1b", "Llama-3.2-1B", 20, 30, 25),
     Shape("qwen3-8b", "Qwen3-8B", 60, 45, 70),
     Shape("qwen3-30b-a3b", "Qwen3-30B-A3B", 78, 65, 75, has_experts=True),
-    Shape("gpt-oss-20b", "gpt-oss-20b", 70, 55, 75, has_experts=True),
-    Shape("glm-4.7-flash", "GLM-4.7-Flash", 78, 75, 95, has_experts=True),
+    Shape("gpt-oss-20b", "gpt-oss-20b", 70, 55, 75, has_experts=True, has_fp8=False),
+    Shape("glm-4.7-flash", "GLM-4.7-Flash", 78, 75, 95, has_experts=True, has_fp8=False),
     Shape("gemma-3-12b", "Gemma-3-12B", 60, 60, 100),
     Shape("mistral-small-24b", "Mistral-Small-24B", 78, 55, 130),
     Shape("phi-4", "Phi-4", 60, 50, 95),
     Shape("qwen3.5-9b", "Qwen3.5-9B", 60, 70, 75),
-    Shape("deepseek-v2-lite", "DeepSeek-V2-Lite", 60, 60, 75, has_experts=True),
+    Shape("deepseek-v2-lite", "DeepSeek-V2-Lite", 60, 60, 75, has_experts=True, has_fp8=False),
 )
 
 _FEW_SECONDS = 30  # of the workload `few` with its ceiling
@@ -48,7 +50,7 @@ def _rows() -> Iterator[CardRow]:
     for shape in SHAPE_TABLE:
         yield from _of(shape)
     for shape in SHAPE_TABLE:
-        if not shape.has_experts:
+        if shape.has_fp8:
             yield _row(shape, "gsm8k", shape.seconds, FP8, "FP8")
 
 

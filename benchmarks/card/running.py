@@ -84,6 +84,13 @@ def _numbers(row: CardRow, lines: Iterator[str]) -> dict[str, Any]:
 
 
 def _job(row: CardRow, printed: dict[str, Any]) -> Ran:
+    from sharegen.engine.model.states.mixers import TORCH_CODE  # which imports transformers
+
+    if row.gpus and printed.get("mixers") == TORCH_CODE:
+        raise SharegenError(
+            f"row {row.name}: mixers ran in {TORCH_CODE}, so its figure is not written: "
+            "pip install '.[hybrid]' in a clone of sharegen"
+        )
     workload = Workload(
         name=printed["workload"],
         **{name: printed[name] for name in ("prefix", "problem", "problems", "samples", "output")},

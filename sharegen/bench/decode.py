@@ -84,7 +84,7 @@ def decode(
         result |= asdict(job) | {"start_seconds": start_seconds}
         result |= {"quantization": quantization, "weights_bytes": engine.model.weights_bytes}
         result |= {"kv_cache_dtype": kv_cache_dtype, "ranks": tensor_parallel_size}
-        result |= {"levels": levels, "read_by_each": read_by_each}
+        result |= {"levels": levels, "read_by_each": read_by_each, "mixers": engine.stats.mixers}
         result |= {"rows": rows, "fitting_rows": fitting}
         result |= measure(engine, job, levels, temperature)
         if parts:

@@ -64,6 +64,11 @@ _LLAMA: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 SHAPES = tuple(_LLAMA)
 
+_EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts")
+"""What configs call the number of experts that a router chooses among."""
+
+_LONG = 30.0  # deviation of embeddings beside which what some 50 random layers add is short
+
 
 @dataclass(frozen=True)
 class Workload:
@@ -138,7 +143,25 @@ def random_model(
         model = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
     if quantization is not None:
         _fill_with_fp8(model, shape, device)
+    _spread_over_experts(model)
     return model
+
+
+def _spread_over_experts(model: PreTrainedModel) -> None:
+    """Make embeddings so long that rows of different tokens go to different experts.
+
+    Training makes experts share their rows evenly. Attention of random weights gives all rows under
+    a prefix nearly the same mean of its values, which outgrows a short embedding within two layers:
+    every router would choose the same few experts for all of them, and the others' weights would
+    never be read. Embeddings that are the head's, too, stay as they are.
+    """
+    config = model.config.get_text_config()
+    embeddings: Any = model.get_input_embeddings()
+    head = model.get_output_embeddings()
+    if not any(getattr(config, name, None) for name in _EXPERTS):
+        return
+    if head is None or head.weight is not embeddings.weight:
+        torch.nn.init.normal_(embeddings.weight, std=_LONG)
 
 
 def _fill_with_fp8(model: PreTrainedModel, shape: str, device: torch.device) -> None:
