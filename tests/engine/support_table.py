@@ -76,86 +76,115 @@ _FORMAT_ROWS = "\n".join(
 
 HEAD = f"""# Models
 
-sharegen runs Hugging Face's own modelling code and plugs its attention in, so a model works when
-its attention goes through transformers' attention interface, and what its layers keep besides keys
-and values through transformers' cache ([hybrid models](../explanation/hybrids.md)). Every line
-below is a test with a
-tiny random model: *exact* means that logits equal the model's own eager attention to 1e-4 and
-greedy tokens equal `generate()` in float32, windows and chunks smaller than the texts; *refused*
-means one line at load that names the reason. Versions of transformers tried:
-{" and ".join(VERSIONS)}.
+Which models run, which are refused and what to take instead, and which checkpoints are read. The
+[table](#the-table) at the end lists architectures by name.
 
-`--tensor-parallel-size N` cuts a model among N GPUs. Each has 1/N of the attention heads, of their
-keys and values, of every MLP's and every expert's columns, and of the vocabulary's rows; norms,
-routers and what all heads share (the latent of deepseek_v3's kind of attention) each has whole.
-Where a model has fewer heads of keys and values than GPUs, neighbours have the same one. *cut in 2*
-means that tests hold the parts to these sizes, and that on two ranks greedy tokens in float32 are
-one process's; *in 4*, that on four ranks they are, too. Refused in one line, before weights are
-read: *KV not cut* with N above 1, an N that does not divide the heads, weights that are not in
+sharegen runs Hugging Face's own modelling code and puts its attention in the place of the model's.
+A model works if its attention goes through transformers' attention interface, and if what its
+layers keep besides keys and values goes through transformers' cache ([hybrid
+models](../explanation/hybrids.md)).
+
+Each row of the table is a test with a tiny random model in float32, whose windows and chunks are
+smaller than the texts:
+
+- *exact*: logits equal the model's own eager attention to 1e-4, and greedy tokens equal
+  `generate()`.
+- *refused*: loading ends with one line that names the reason.
+
+Versions of transformers tried: {" and ".join(VERSIONS)}.
+
+`--show-model` (`LLM(show_model=True)`) says of any model, in five lines, what was found in it
+(attention, states and experts, weights), what was fused or compiled, and what was not and why.
+
+## An architecture that is not in the table
+
+It is loaded if nothing speaks against it. Before the first token it is compared with its own eager
+attention on two prompts: it runs exactly, or it is refused. One line says that it is not among the
+tested ones. It runs on one GPU only.
+
+## What is refused, and what to take instead
+
+- falcon, bloom, mpt, gptj, gpt_neo, codegen, xglm and rwkv compute attention in code of their own,
+  some with biases by distance (alibi), some with fused projections. They never ask transformers'
+  interface, so there is no place for another attention. Take falcon_h1 in place of falcon, and
+  gpt_neox, llama or qwen3 in place of the others. For the model itself, use transformers'
+  `generate()`.
+- diffllama computes two attentions in a layer, and hrm_text goes through its layers several times.
+  A layer then has several sets of keys and values, where the KV cache has one. doge builds a mask
+  out of its values. Take llama, qwen3 or another exact one; for the model itself, `generate()`.
+- minimax, recurrent_gemma and xlstm keep states in a cache of their own, or in the module itself,
+  where no prompt's state can be shared. Take minimax_m2, or one with *states* below.
+- inkling and inkling2 add to every score a bias by distance that depends on the query, which no
+  attention here takes. In qwen4_exp and glm5_next every query chooses which keys it reads, so rows
+  do not read a shared prefix alike. (transformers has no causal language model of glm5_next to
+  load, only one with images.) Take qwen3_5, qwen3_next or kimi_linear.
+- bert and encoder-decoder models do not go on from a prompt. Take any decoder below.
+
+## Models that are cut among GPUs
+
+`--tensor-parallel-size N` cuts a model among N GPUs ([how](../guides/many-gpus.md)). Each GPU has
+1/N of the attention heads, of their keys and values, of the columns of every MLP and every expert,
+and of the vocabulary's rows. Each has norms, routers and what all heads share (the latent of
+deepseek_v3's kind of attention) whole. Where a model has fewer heads of keys and values than GPUs,
+neighbours have the same one.
+
+- *cut in 2*: tests hold the parts to these sizes, and greedy tokens of two ranks in float32 are
+  those of one process. *cut in 2, 4*: those of four ranks are, too.
+- *KV not cut*: refused with N above 1.
+
+Also refused, before weights are read: an N that does not divide the heads, weights that are not in
 safetensors, checkpoints that only transformers reads, and adapters (save the merged model, and give
 that).
 
+## Latents
+
 *Latents* are of attention whose keys and values are made of one short vector a token (multi-head
 latent attention). What one sample alone reads, its own tokens and a prompt of one sample, is kept
-as latents, and attention over them has the weight that would spread them out in its queries and
-results. What several samples read lies spread out over heads, and is read once for all of them;
-log-sum-exps merge the two. GLM-4.7-Flash so takes 54 KB a token of a sample in place of 0.96 MB,
-and DeepSeek-V2-Lite 31 KB in place of 0.28 MB; `sharegen plan` says what a token takes. Keys and
-values are kept as they are with `--kv-cache-dtype fp8` (then in FP8), where the layer that spreads
-latents out (`kv_b_proj`) has FP8 weights, in the deterministic mode on a GPU, and on a GPU whose
-kernels cannot read latents of that size.
+as latents: attention over them has the weight that would spread them out in its queries and
+results. What several samples read lies spread out over heads, and is read once for all of them. The
+two are merged by their log-sum-exps. So a token of a sample takes 54 KB in place of 0.96 MB with
+GLM-4.7-Flash, and 31 KB in place of 0.28 MB with DeepSeek-V2-Lite. `sharegen plan` says what a
+token takes.
 
-Another architecture is loaded if nothing speaks against it, and then compared with its own eager
-attention on two prompts before the first token: it runs exactly or is refused, too. It is not cut,
-and one line says that it is not among the tested ones. `--show-model` (`LLM(show_model=True)`) says
-of any model, in five lines, what was found in it (attention, states and experts, weights), what was
-fused or compiled, and what was not and why.
+Keys and values are kept as they are
 
-What is refused, and what to take instead:
-
-- falcon, bloom, mpt, gptj, gpt_neo, codegen, xglm and rwkv compute attention in code of their own,
-  some with biases by distance (alibi), some with fused projections, and never ask transformers'
-  interface: there is no place where another attention could be put. Take a decoder that does:
-  falcon_h1 in place of falcon, gpt_neox, llama or qwen3 in place of the others. For the model
-  itself, use transformers' `generate()`.
-- diffllama computes two attentions in a layer, and hrm_text goes through its layers again and
-  again: a layer has several sets of keys and values, where the KV cache has one. doge builds a mask
-  out of its values. Take llama, qwen3 or another exact one; for the model itself, `generate()`.
-- minimax, recurrent_gemma and xlstm keep states in a cache of their own, or in the module itself,
-  where no prompt's state can be shared: take minimax_m2, or one with *states* below.
-- inkling and inkling2 add to every score a bias by distance that depends on the query, which no
-  attention here takes. In qwen4_exp and glm5_next every query chooses which keys it reads, so that
-  rows do not read a shared prefix alike (and transformers has no causal language model of glm5_next
-  to load, only one with images). Take qwen3_5, qwen3_next or kimi_linear.
-- bert and encoder-decoder models do not go on from a prompt. Take any decoder below.
+- with `--kv-cache-dtype fp8` (then in FP8),
+- where the layer that spreads latents out (`kv_b_proj`) has FP8 weights,
+- in the deterministic mode on a GPU,
+- on a GPU whose kernels cannot read latents of that size.
 
 ## Checkpoint formats
 
 {_FORMAT_ROWS}
 
 *Dequantised while read* means that every weight becomes numbers of the run's dtype, rounded once,
-as it is read from safetensors; one line says so. Memory then holds what the model in that dtype
-takes, and a piece of one weight, or with `--quantization fp8` what FP8 takes and one weight (of
-experts, those of a layer). Such checkpoints are cut among several GPUs as any other. A checkpoint
-with parts that are missing, of another shape or no numbers is refused with the name of the part.
+as it is read from safetensors. One line says so. Memory then holds what the model takes in that
+dtype, and a piece of one weight. With `--quantization fp8` it holds what FP8 takes, and one weight
+(of experts, those of a layer). Such checkpoints are cut among several GPUs as any other. A
+checkpoint with parts that are missing, of another shape or no numbers is refused with the name of
+the part.
+
 `sharegen plan --gpu-memory 140GiB` says by the config alone whether a checkpoint fits a GPU:
 gpt-oss-120b, which is stored in MXFP4, takes 110 GiB with `--quantization fp8` and leaves an H200
 room for 1,024 sequences of 256 tokens.
 
-A GGUF file is given as `--model FILE.gguf` or `LLM("FILE.gguf")`; it needs
-the extra `gguf` ([install](../install.md#extras)) and transformers 5.23. Refused in one line: an
-architecture that transformers does not read from GGUF files, a file that is cut short, a tensor of
-a kind that is not known, a tokenizer that transformers cannot make of it, and positions that the
-file scales in another way than Llama 3 does (YaRN, long RoPE): transformers would leave it out.
-Its weights are in host memory as a whole before they go to a GPU, and transformers reads its header
-several times, which takes some seconds.
+A GGUF file is given as `--model FILE.gguf` or `LLM("FILE.gguf")`. It needs the extra `gguf`
+([install](../install.md#extras)) and transformers 5.23. Its weights are in host memory as a whole
+before they go to a GPU, and transformers reads its header several times, which takes some seconds.
+Refused in one line are
+
+- an architecture that transformers does not read from GGUF files,
+- a file that is cut short, and a tensor of a kind that is not known,
+- a tokenizer that transformers cannot make of it,
+- positions that the file scales in another way than Llama 3 does (YaRN, long RoPE), which
+  transformers would leave out.
 
 ## Ten popular shapes
 
-What ten of these draw on one GPU, from their public configs with random weights: the workload gsm8k
-with up to 1,024 sequences, beside the same job with attention (and a hybrid's mixers) replaced by a
-copy. A step's milliseconds are told by part. `python -m benchmarks card --popular` measures them on
-your card, and [benchmarks](../benchmarks.md) has the commands and versions.
+What ten of these draw on one GPU, from their public configs with random weights, on the workload
+gsm8k with up to 1,024 sequences. The ceiling is the same job with attention (and a hybrid's mixers)
+replaced by a copy. [Benchmarks](../benchmarks.md#ten-popular-shapes) have the parts of a step, the
+commands and versions, and `python -m benchmarks card --popular` measures them on your card.
 
 {begin("popular")}
 
