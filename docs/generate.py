@@ -107,8 +107,8 @@ by examples. [recipe.schema.json](../recipe.schema.json) is the same as a JSON s
 
 _PYTHON = """# Python API
 
-Every class that Python programs use, with its methods and their arguments, as `help(LLM)` tells it. `LLM` and
-`SamplingParams` are used as in vLLM.
+Every class that Python programs use, with its methods and their arguments, as `help(LLM)` tells it.
+`LLM` and `SamplingParams` are used as in vLLM.
 
 ```python
 from sharegen import LLM, SamplingParams
