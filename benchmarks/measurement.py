@@ -264,7 +264,8 @@ class Measurement(_Part):
     name: of the file. row: what was measured; of several with one row and card the newest stands
     in the tables. kind: the table. commit: of sharegen, with "+changes" where the clone had some.
     printed: what the command printed. published: where the figure comes from, if it was not
-    written by the program that measured it. busy: others used the machine.
+    written by the program that measured it. busy: others used the machine. few_experts: the random
+    weights sent most rows of a layer to few of its experts, as all did up to 45a5ecc8.
     """
 
     name: str
@@ -294,6 +295,7 @@ class Measurement(_Part):
     peers: tuple[Peer, ...] = ()
     published: str | None = None
     busy: bool = False
+    few_experts: bool = False
     note: str | None = None
     unknown: dict[str, str] = {}
     printed: Any = None

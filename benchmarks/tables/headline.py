@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.measurement import Measurement
 from benchmarks.tables.markdown import number, table, with_table
-from benchmarks.tables.marks import Marks
+from benchmarks.tables.marks import FEW_EXPERTS, Marks
 from sharegen.results.report.axes import Axes, LegendEntry, Scale, nice
 from sharegen.results.report.figures import PRINT
 from sharegen.results.report.picture import Picture, Theme
@@ -81,7 +81,11 @@ def speed_table(rows: Sequence[Measurement], measured: Sequence[Measurement] = (
         common += f" Newer code: on {day:%Y-%m-%d}, on an {its}, without the peer."
         for line, each in zip(lines, later, strict=True):
             line.append("" if each is None else _alone(each, marks, its, day))
-    return table(header, lines) + "\n\n" + "\\\n".join([common, *marks.legend()])
+    return (
+        table(header, lines)
+        + "\n\n"
+        + "\\\n".join(filter(None, [common, " ".join(marks.legend())]))
+    )
 
 
 def _alone(row: Measurement, marks: Marks, card: str, newest: object) -> str:
@@ -106,6 +110,8 @@ def _said(row: Measurement, card: str, newest: object) -> Iterator[str]:
         yield f"On {row.card.count} of these cards."
     if row.date != newest:
         yield f"Measured on {row.date:%Y-%m-%d}, with older code."
+    if row.few_experts:
+        yield FEW_EXPERTS
 
 
 _DARK = Theme(

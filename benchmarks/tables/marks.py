@@ -12,6 +12,8 @@ from string import ascii_lowercase
 
 from benchmarks.measurement import Measurement
 
+FEW_EXPERTS = "Its random weights sent most rows to few of the experts. A trained model uses all."
+
 
 @dataclass
 class Marks:
@@ -50,6 +52,8 @@ def _differences(row: Measurement, rows: Sequence[Measurement]) -> Iterator[str]
         yield f"As published in {row.published}."
     if row.busy:
         yield "The machine did other work at the same time."
+    if row.few_experts:
+        yield FEW_EXPERTS
 
 
 def _is_other_card(row: Measurement, rows: Sequence[Measurement]) -> bool:

@@ -8,6 +8,7 @@ from datetime import date
 from benchmarks.card.popular import SHAPE_TABLE, Shape
 from benchmarks.measurement import Measurement, Numbers
 from benchmarks.tables.markdown import number, table
+from benchmarks.tables.marks import FEW_EXPERTS, Marks
 
 _NOT = "not measured"
 _WORKLOAD = "gsm8k"
@@ -29,19 +30,21 @@ def popular_table(measured: Sequence[Measurement]) -> str:
 
     Of rows of one day it is that of more sequences.
     """
-    lines = [line for shape in SHAPE_TABLE for line in _lines(shape, measured)]
+    marks = Marks()
+    lines = [line for shape in SHAPE_TABLE for line in _lines(shape, measured, marks)]
     header = [
         "shape", "precision", "sequences", "tokens per second", "ceiling", "of it", "step, ms",
         *_TOGETHER, "card", "measured",
     ]  # fmt: skip
-    return table(header, [[line.get(name, "") for name in header] for line in lines])
+    cells = table(header, [[line.get(name, "") for name in header] for line in lines])
+    return "\n\n".join(filter(None, [cells, *marks.legend()]))
 
 
-def _lines(shape: Shape, measured: Sequence[Measurement]) -> Iterator[dict[str, str]]:
+def _lines(shape: Shape, measured: Sequence[Measurement], marks: Marks) -> Iterator[dict[str, str]]:
     for precision in ("bf16", "FP8"):
         found = _newest(shape, measured, precision)
         if found is not None:
-            yield _line(shape, found)
+            yield _line(shape, found, marks)
         elif precision == "bf16":
             yield {"shape": shape.title, "tokens per second": _NOT, "ceiling": _NOT}
 
@@ -64,7 +67,7 @@ def _rank(row: Measurement) -> tuple[bool, date, int]:
     return row.kind == "ceiling", row.date, row.engines.sequences or 0
 
 
-def _line(shape: Shape, row: Measurement) -> dict[str, str]:
+def _line(shape: Shape, row: Measurement, marks: Marks) -> dict[str, str]:
     numbers = row.numbers
     pace, ceiling = numbers.tokens_per_second, numbers.ceiling_tokens_per_second
     assert pace is not None
@@ -72,7 +75,7 @@ def _line(shape: Shape, row: Measurement) -> dict[str, str]:
         "shape": shape.title,
         "precision": row.precision or "",
         "sequences": number(row.engines.sequences),
-        "tokens per second": number(pace),
+        "tokens per second": number(pace) + marks.of(*[FEW_EXPERTS] * row.few_experts),
         "ceiling": number(ceiling) or _NOT,
         "of it": f"{pace / ceiling:.0%}" if ceiling else "",
         "step, ms": number(numbers.step_ms, 1),

@@ -14,7 +14,7 @@ from benchmarks.card.popular import SHAPE_TABLE
 from benchmarks.measurement import Measurement
 from benchmarks.tables.headline import THEMES, chart, headline, readme, speed_table
 from benchmarks.tables.markdown import with_table
-from benchmarks.tables.marks import Marks, differences
+from benchmarks.tables.marks import FEW_EXPERTS, Marks, differences
 from benchmarks.tables.page import page
 from benchmarks.tables.popular import popular_table
 from benchmarks.tables.writing import ROOT, made
@@ -60,6 +60,7 @@ def test_rows_of_one_card_and_one_commit_have_no_marks() -> None:
         ({"commit": "7654321", "date": date(2026, 11, 20)}, "Older code, measured on 2026-11-20."),
         ({"commit": "7654321"}, "Other code of the same day, measured on 2026-11-26."),
         ({"busy": True}, "The machine did other work at the same time."),
+        ({"few_experts": True}, FEW_EXPERTS),
         ({"published": "a page"}, "As published in a page."),
     ],
 )
@@ -125,6 +126,8 @@ def test_the_popular_shapes_are_all_there_measured_or_not() -> None:
     assert "not measured | not measured" in lines["Gemma-3-12B"]
     without = popular_table([row(shape="phi-4"), popular(card={"count": 2}), row()])
     assert "| Phi-4 | bf16 | 150 | not measured |" in without
+    few = popular_table([popular(few_experts=True)])
+    assert "| Phi-4 | bf16 | 150 (a) |" in few and few.endswith(f"\n\n(a) {FEW_EXPERTS}")
 
 
 def test_fp8_has_a_line_of_its_own_where_it_was_measured() -> None:

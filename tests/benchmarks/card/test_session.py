@@ -25,6 +25,7 @@ from benchmarks.measurement import Numbers, read_all
 from benchmarks.result_lines import read_results
 from benchmarks.tables.headline import ROWS as README_ROWS
 from sharegen.cli import main
+from sharegen.engine.model.states.mixers import TORCH_CODE
 from sharegen.errors import SharegenError, UsageError
 
 H200 = Gpu("NVIDIA H200", "GPU-a", 140.4, 700.0, "580.1")
@@ -84,6 +85,16 @@ def test_popular_rows_have_their_ceilings_and_are_rehearsed_in_their_own_archite
         assert f"benchmarks/shapes/rehearsal/{row.shape}" in small.command
     groups = list(together(POPULAR))
     assert len(groups) == len({row.engine for row in POPULAR})  # rows of one engine, one start
+
+
+def test_a_row_is_not_written_whose_mixers_ran_in_torch_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    [row] = chosen(["qwen3.5-9b-gsm8k-bf16-ceiling"])
+    printed = json.dumps({"mixers": TORCH_CODE})
+    monkeypatch.setattr(running, "_lines", lambda *_: (line for line in [printed]))
+    with pytest.raises(SharegenError, match="its figure is not written"):
+        list(running.run_rows([row], Setting()))
 
 
 def test_an_unknown_row_is_wrong_usage() -> None:
