@@ -12,7 +12,9 @@ from string import ascii_lowercase
 
 from benchmarks.measurement import Measurement
 
-FEW_EXPERTS = "Its random weights sent most rows to few of the experts. A trained model uses all."
+FEW_EXPERTS = (
+    "Its random weights sent most rows to few of the experts. A trained model's go to all of them."
+)
 
 
 @dataclass

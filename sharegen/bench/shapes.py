@@ -14,6 +14,7 @@ from sharegen.engine.model.checkpoint.source import (
     load_config,
     locate,
 )
+from sharegen.engine.model.fp8.products import LEAST
 from sharegen.engine.model.fp8.quantising import check, install, places, quantise
 from sharegen.engine.model.load import load_model, load_random_shard
 from sharegen.engine.model.loaded import LoadedModel
@@ -67,7 +68,7 @@ SHAPES = tuple(_LLAMA)
 _EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts")
 """What configs call the number of experts that a router chooses among."""
 
-_LONG = 30.0  # deviation of embeddings beside which what some 50 random layers add is short
+_LONG = 30.0  # numbers of embeddings beside which what some 50 random layers add is small
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,10 @@ def _spread_over_experts(model: PreTrainedModel) -> None:
     if not any(getattr(config, name, None) for name in _EXPERTS):
         return
     if head is None or head.weight is not embeddings.weight:
-        torch.nn.init.normal_(embeddings.weight, std=_LONG)
+        with torch.no_grad():  # row by row, so that ranks that have some or all of them agree
+            weight = embeddings.weight
+            length = torch.linalg.vector_norm(weight, dim=1, keepdim=True, dtype=torch.float32)
+            weight.mul_(_LONG * weight.shape[1] ** 0.5 / length.clamp(min=LEAST))
 
 
 def _fill_with_fp8(model: PreTrainedModel, shape: str, device: torch.device) -> None:
@@ -189,7 +193,9 @@ def load_random(
     """Load such a model; of several ranks this one's part, and the whole is nowhere."""
     if ranks is None:
         return load_model(random_model(shape, device, dtype, quantization))
-    return load_random_shard(config_of(shape), shape, dtype, ranks, quantization)
+    loaded = load_random_shard(config_of(shape), shape, dtype, ranks, quantization)
+    _spread_over_experts(loaded.model)
+    return loaded
 
 
 def vocabulary(shape: str) -> int:

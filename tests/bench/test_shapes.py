@@ -8,21 +8,27 @@ import pytest
 import torch
 from transformers import Qwen3MoeConfig
 
-from sharegen.bench.shapes import WORKLOADS, Workload, random_model, workload
+from sharegen.bench.shapes import WORKLOADS, Workload, load_random, random_model, workload
+from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.errors import UsageError
+from tests.engine.rank_processes import on_ranks
 
 CPU = torch.device("cpu")
+
+
+def experts() -> Qwen3MoeConfig:
+    """Weights as large beside each other as those of Qwen3-30B-A3B's config, and far fewer."""
+    return Qwen3MoeConfig(
+        vocab_size=512, hidden_size=64, moe_intermediate_size=32, num_hidden_layers=8,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=16, num_experts=32,
+        num_experts_per_tok=8, initializer_range=0.2, tie_word_embeddings=False,
+    )  # fmt: skip
 
 
 @pytest.mark.turn(3)
 def test_rows_under_one_prefix_share_the_experts_of_random_weights(tmp_path: Path) -> None:
     """As those of a trained model do, in the last layer, too; an even share are 16 rows of 64."""
-    config = Qwen3MoeConfig(
-        vocab_size=512, hidden_size=64, moe_intermediate_size=32, num_hidden_layers=8,
-        num_attention_heads=4, num_key_value_heads=2, head_dim=16, num_experts=32,
-        num_experts_per_tok=8, initializer_range=0.2, tie_word_embeddings=False,
-    )  # fmt: skip
-    config.save_pretrained(tmp_path)
+    experts().save_pretrained(tmp_path)
     model = random_model(str(tmp_path), CPU, torch.float32)
     prefix = torch.randint(512, (1, 128)).expand(64, -1)
     tokens = torch.cat([prefix, torch.arange(64)[:, None]], dim=1)
@@ -30,6 +36,18 @@ def test_rows_under_one_prefix_share_the_experts_of_random_weights(tmp_path: Pat
         logits = model(tokens, output_router_logits=True).router_logits[-1].view(64, -1, 32)
     rows = torch.bincount(logits[:, -1].topk(8).indices.flatten(), minlength=32)
     assert rows.min() > 0 and rows.max() < 40
+
+
+def lengths(ranks: Ranks, folder: str) -> torch.Tensor:
+    model = load_random(folder, torch.float32, None, device=CPU, ranks=ranks).model
+    return model.get_input_embeddings().weight.norm(dim=1)  # type: ignore[operator]
+
+
+@pytest.mark.slow
+def test_parts_of_a_model_of_experts_have_long_embeddings_too(tmp_path: Path) -> None:
+    experts().save_pretrained(tmp_path)
+    for found in on_ranks(2, lengths, str(tmp_path)):
+        torch.testing.assert_close(found, torch.full_like(found, 30.0 * 8))
 
 
 def test_workloads() -> None:
