@@ -56,10 +56,16 @@ _ATTENDING = 176
 
 
 def suits_hopper(plan: AttentionPlan, device: torch.device) -> bool:
-    """Whether the kernel is for such heads, tiles and processors."""
+    """Whether the kernel is for such heads, tiles and processors.
+
+    Not in float16 where bits are to be the same. In one job two samples parted there that lay next
+    but one to each other among 1,024 rows; why is not known, and this kernel alone does something
+    else in float16 than in bfloat16 (`_MOST`).
+    """
     shape, tile = plan.shape, plan.tile
     return (
-        is_hopper(device)
+        not (plan.deterministic and shape.dtype == torch.float16)
+        and is_hopper(device)
         and (tile.lines, tile.keys) == (128, 64)
         and shape.dtype.itemsize == 2
         and shape.key_size == shape.value_size

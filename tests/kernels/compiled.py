@@ -98,8 +98,9 @@ def decode(case: Case, rows: bool = False, dtype: torch.dtype = torch.bfloat16, 
 def deterministic() -> None:
     """Decodes with own tokens that are cut at fixed places, on what is said to be a Hopper card."""
     shared_hopper.is_hopper = lambda device: True
-    for case in (LONG, replace(LONG, fp8=True)):
-        tensors = Tensors(case, CPU)
+    of_dtypes = ((LONG, torch.bfloat16), (replace(LONG, fp8=True), torch.bfloat16))
+    for case, dtype in (*of_dtypes, (LONG, torch.float16)):
+        tensors = Tensors(case, CPU, dtype=dtype)
         for alone in (False, True):
             plan = AttentionPlan(tensors.shape, case.rows, CPU, deterministic=True)
             count = tensors.layout.num_nodes

@@ -106,7 +106,7 @@ def a_tree(dtype: torch.dtype) -> Batch:
 
 
 of_dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
-"""In float16 the kernel for many rows on Hopper cards looks through every tile."""
+"""In float16 the kernel for many rows on Hopper cards is left out."""
 
 
 @pytest.mark.turn(8)

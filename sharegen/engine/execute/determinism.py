@@ -49,8 +49,9 @@ def check_deterministic(model: LoadedModel) -> None:
         )
     if model.dtype == torch.float16:
         warnings.warn(
-            "deterministic: in float16 few samples were seen to differ on a GPU, where none did in "
-            "bfloat16: samples may differ between two runs (--check-determinism tells)",
+            "deterministic: in float16 few samples were seen to differ on a GPU, and what was "
+            "changed since was not run there: samples may differ between two runs "
+            "(--check-determinism tells)",
             stacklevel=4,
         )
     if model.mixers and (packages := installed_kernels()):
@@ -63,7 +64,7 @@ def check_deterministic(model: LoadedModel) -> None:
 
 
 def check_any_tree(model: LoadedModel, deterministic: bool) -> None:
-    """Raise UsageError where bits cannot be free of the job's tree; warn where nobody saw it."""
+    """Raise UsageError where bits cannot be free of the job's tree; warn where little was seen."""
     if not deterministic:
         raise UsageError("any_tree: it is a step beyond the deterministic mode: give both")
     if model.mixers:
@@ -73,7 +74,7 @@ def check_any_tree(model: LoadedModel, deterministic: bool) -> None:
         )
     if model.device.type == "cuda":
         warnings.warn(
-            "any_tree: no GPU has shown yet that bits do not depend on the job's tree, and steps "
-            "are not CUDA graphs: it is slow there",
+            "any_tree: one card alone has shown that bits do not depend on the job's tree, and "
+            "what it costs on a GPU was not measured",
             stacklevel=4,
         )
