@@ -9,6 +9,7 @@ from sharegen.common.wrong_value import in_words
 
 _NO_NUMBER = re.compile(r"'.*' is not a valid (int|float)(?:eger)?(?: range)?\.", re.DOTALL)
 _OUTSIDE = re.compile(r"(\S+) is not in the range (?:(\S+)<=)?x(?:([<>])=(\S+))?\.")
+_EXTRA = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((\S+).*\)", re.DOTALL)
 
 
 def explain(error: Any) -> str:
@@ -27,7 +28,11 @@ def explain(error: Any) -> str:
 
 
 def of_click(message: str) -> str:
-    """Click's words for a number that is none or outside its range as ours; others as they are."""
+    """Click's words for a wrong number or an argument too many as ours; others as they are."""
+    extra = _EXTRA.fullmatch(message)
+    if extra is not None:
+        files = ": where a pattern finds several files, name one" if "." in extra[1] else ""
+        return f"{extra[1]} is an argument too many{files}"
     number = _NO_NUMBER.fullmatch(message)
     if number is not None:
         return "it must be a whole number" if number[1] == "int" else "it must be a number"

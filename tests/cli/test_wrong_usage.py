@@ -1,4 +1,4 @@
-"""What Typer's versions say of numbers in words of their own is said in ours."""
+"""What Typer's versions say in words of their own is said in ours."""
 
 from __future__ import annotations
 
@@ -20,8 +20,13 @@ from sharegen.cli.wrong_usage import of_click
         ("300 is not in the range x<=256.", "it must be at most 256"),
         ("3 is not in the range 0<=x<=2.", "it must be at most 2"),
         ("-1 is not in the range 0<=x<=2.", "it must be at least 0"),
+        ("Got unexpected extra argument (b)", "b is an argument too many"),
+        (
+            "Got unexpected extra arguments (runs/b.jsonl runs/c.jsonl)",
+            "runs/b.jsonl is an argument too many: where a pattern finds several files, name one",
+        ),
         ("'x' is not one of 'a', 'b'.", "'x' is not one of 'a', 'b'."),
     ],
 )
-def test_a_number_that_is_wrong(theirs: str, ours: str) -> None:
+def test_what_is_wrong(theirs: str, ours: str) -> None:
     assert of_click(theirs) == ours
