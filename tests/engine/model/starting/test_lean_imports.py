@@ -8,17 +8,16 @@ import pytest
 _LEFT_OUT = (
     "torch._dynamo.symbolic_convert",
     "torch.distributed.tensor",
-    "sympy",
+    "sympy.core",
     "scipy.optimize",
 )
 
 _LEAN = f"""
+import importlib.util
 import sys
 from sharegen.engine.model.starting.lean_imports import import_transformers
 
 import_transformers()
-found = [name for name in {_LEFT_OUT!r} if name in sys.modules]
-assert not found, found
 import torch
 import transformers
 from torch.distributed import is_available
@@ -28,6 +27,11 @@ config = transformers.LlamaConfig(
     vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
     num_attention_heads=2,
 )
+with torch.device("meta"):  # whose operations ask for the compiler's marks, and what is symbolic
+    transformers.AutoModelForCausalLM.from_config(config)
+    assert (torch.ones(3, 1) * 2.0 + torch.ones(2)).shape == (3, 2)
+found = [name for name in {_LEFT_OUT!r} if name in sys.modules]
+assert not found, found
 tokens = torch.arange(12).reshape(2, 6)
 mask = torch.ones(2, 6, dtype=torch.long)
 mask[0, :2] = 0
@@ -35,11 +39,20 @@ logits = {{}}
 assert "torch._dynamo.symbolic_convert" not in sys.modules
 for own in ("eager", "sdpa"):  # masks of SDPA are made with what was left out
     torch.manual_seed(0)
-    with torch.device("meta"):  # whose first operation asks for the compiler's marks
-        transformers.AutoModelForCausalLM.from_config(config)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=own).eval()
     logits[own] = model(tokens, attention_mask=mask).logits[:, 2:]
 torch.testing.assert_close(logits["eager"], logits["sdpa"])
+assert importlib.util.find_spec("sympy").origin.endswith("__init__.py")
+from sympy import Basic, Integer
+
+assert isinstance(Integer(1), Basic)
+from torch.fx.experimental.symbolic_shapes import ShapeEnv, guard_or_false
+
+assert guard_or_false.__module__ == ShapeEnv.__module__
+size = ShapeEnv().create_unbacked_symint()
+torch._check(size > 1)
+with torch.device("meta"):  # torch asks SymPy's and its own from here on
+    assert torch.ones(2, 3).reshape(3, 2).shape == (3, 2)
 assert torch.compile(lambda x: x + 1, backend="eager")(tokens).sum() == tokens.sum() + 12
 import torch._dynamo.eval_frame
 

@@ -1,0 +1,205 @@
+"""Modules that torch imports to ask them one thing, and what stands in for them until it is more.
+
+With each operation on its meta device torch imports its compiler, to mark what that must not trace,
+and SymPy, to see that a number is no expression. Together they take longer than building a model.
+"""
+
+from __future__ import annotations
+
+import importlib
+import operator
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+_COMPILER = "torch._dynamo"
+_INDEXING = "torch._dynamo._trace_wrapped_higher_order_op"
+_SHAPES = "torch.fx.experimental.symbolic_shapes"
+_SYMPY = "sympy"
+_META = ("torch", "torch._prims", "torch._prims_common", "torch._prims_common.wrappers",
+         "torch._refs", "torch._meta_registrations")  # fmt: skip
+"""Where torch computes on its meta device: they import within functions, with every call."""
+
+
+def stand_ins(torch: Any) -> list[StandIn]:
+    """For the compiler, and for SymPy and what imports it, where nobody has them already."""
+    found: list[StandIn] = [_Compiler(torch)]
+    spec = find_spec(_SYMPY)
+    if spec is not None and _SYMPY not in sys.modules and _SHAPES not in sys.modules:
+        importlib.import_module(_SHAPES.rpartition(".")[0])
+        found += [_Shapes(), _Symbols(spec)]
+    return found
+
+
+def has_compiler() -> bool:
+    """Whether somebody has the compiler already."""
+    return _COMPILER in sys.modules
+
+
+class StandIn(ModuleType):
+    """A module until something is asked of it that the stand-in does not have: then the module
+    itself is imported in its place.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        known: Mapping[str, Any],
+        askers: Sequence[str] | None = None,
+        path: Sequence[str] | None = None,
+    ) -> None:
+        """known: what the stand-in has, for the modules `askers`, or for all. path: of a package,
+        where its modules are.
+        """
+        super().__init__(name)
+        if path is not None:
+            self.__path__ = list(path)
+        self._known = known
+        self._askers = askers
+        sys.modules[name] = self
+        package, _, self._own_name = name.rpartition(".")
+        self._package = sys.modules.get(package)
+        if self._package is not None:
+            setattr(self._package, self._own_name, self)
+        self._finder = _Submodules(self)
+        sys.meta_path.insert(0, self._finder)
+
+    def leave(self) -> None:
+        """Let the module itself be imported when it is next asked for."""
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+            if self._package is not None:
+                delattr(self._package, self._own_name)
+            sys.meta_path.remove(self._finder)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name != "__version__":  # by Python's own machinery, of any
+            raise AttributeError(name)
+        if name in self._known and sys.modules.get(self.__name__) is self:
+            asks = sys._getframe(1).f_globals.get("__name__")
+            if self._askers is None or asks in self._askers:
+                return self._known[name]
+        return getattr(self._itself(), name)
+
+    def _itself(self) -> ModuleType:
+        self.leave()
+        return importlib.import_module(self.__name__)
+
+
+class _Compiler(StandIn):
+    """`torch._dynamo` while only marks are asked of it, of what it must not trace.
+
+    torch asks for marks with the first operation on its meta device, transformers with its imports.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        marks = ("allow_in_graph", "assume_constant_result", "disable")
+        path = [os.path.join(folder, "_dynamo") for folder in torch.__path__]
+        super().__init__(_COMPILER, dict.fromkeys(marks, unmarked), path=path)
+        indexing: Any = ModuleType(_INDEXING)
+        indexing.TransformGetItemToIndex = _TransformGetItemToIndex
+        sys.modules[_INDEXING] = indexing
+
+    def leave(self) -> None:
+        sys.modules.pop(_INDEXING, None)
+        super().leave()
+
+
+class _TransformGetItemToIndex:
+    """The compiler's own class of that name, looked up when it is first used: in masks of SDPA."""
+
+    def __new__(cls) -> Any:
+        sys.modules.pop(_INDEXING, None)
+        from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
+
+        return TransformGetItemToIndex()
+
+
+def unmarked(function: Callable[..., Any] | None = None, *_: Any, **__: Any) -> Any:
+    """A decorator of the compiler's, with or without arguments, that does nothing."""
+    return unmarked if function is None else function
+
+
+def _the_same(value: Any) -> Any:
+    return value
+
+
+_ANSWERS: dict[str, Callable[..., Any]] = {
+    "expect_true": _the_same,
+    "guard_or_false": _the_same,
+    "guard_or_true": _the_same,
+    "guard_size_oblivious": _the_same,
+    "guarding_hint_or_throw": _the_same,
+    "statically_known_true": _the_same,
+    "has_guarding_hint": lambda _: True,
+    "is_nested_int": lambda _: False,
+    "sym_and": lambda *values: all(values),
+    "sym_or": lambda *values: any(values),
+    "sym_eq": operator.eq,
+}
+"""What torch asks of symbolic shapes on its meta device, and what they answer for plain numbers."""
+
+
+class _Shapes(StandIn):
+    """torch's symbolic shapes while it asks them about plain numbers alone."""
+
+    def __init__(self) -> None:
+        super().__init__(_SHAPES, {name: self._ask(name) for name in _ANSWERS}, _META)
+
+    def _ask(self, name: str) -> Callable[..., Any]:
+        """torch's function of that name, which answers by itself where all is plain."""
+
+        def ask(*values: Any, **named: Any) -> Any:
+            if not named and all(map(_is_plain, values)):
+                return _ANSWERS[name](*values)
+            return getattr(self._itself(), name)(*values, **named)
+
+        return ask
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it is a number, or a shape of numbers, and nothing symbolic."""
+    if isinstance(value, tuple):
+        return all(isinstance(each, int) for each in value)
+    return isinstance(value, int)
+
+
+class _Symbols(StandIn):
+    """SymPy while torch only asks which numbers are its expressions: none, before it is there."""
+
+    def __init__(self, spec: ModuleSpec) -> None:
+        path = spec.submodule_search_locations or ()
+        super().__init__(_SYMPY, {"Basic": _NoExpression}, _META, path)
+        self.__spec__ = spec  # who looks whether SymPy is installed finds it
+
+
+class _NoExpression:
+    """A class that nothing is of."""
+
+
+class _Submodules(MetaPathFinder, Loader):
+    """Finds the modules of a package, which comes whole in place of its stand-in."""
+
+    def __init__(self, stand_in: StandIn) -> None:
+        self._stand_in = stand_in
+
+    def find_spec(self, name: str, *_: Any) -> ModuleSpec | None:
+        package = self._stand_in.__name__
+        if not name.startswith(f"{package}."):
+            return None
+        self._stand_in.leave()
+        importlib.import_module(package)
+        return ModuleSpec(name, self) if name in sys.modules else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = sys.modules[spec.name]  # which came with the package
+        self._own = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._own
