@@ -291,8 +291,10 @@ class BatchRows:
         fed, replay, last = self._progress()
         numbers = np.stack([fed, np.maximum(fed, replay - 1), last]) // self.block_size
         radix = self.block_tables.shape[1] + 1
-        codes, count = np.unique((numbers[0] * radix + numbers[1]) * radix + numbers[2],
-                                 return_counts=True)  # fmt: skip
+        codes = np.sort((numbers[0] * radix + numbers[1]) * radix + numbers[2])
+        first = np.flatnonzero(np.diff(codes, prepend=-1))  # np.unique imports numpy.ma: 60 ms
+        count = np.diff(first, append=len(codes))
+        codes = codes[first]
         return codes // radix**2, codes // radix % radix, codes % radix, count
 
     def _progress(self) -> tuple[Int64, Int64, Int64]:
