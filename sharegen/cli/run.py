@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,8 +67,18 @@ def run_recipe(
     command: what was typed. flags: more of what `options.flags()` gives, on top; schema: see
     `configuration.resolve`.
     """
+    from sharegen.common.mappings import merge
+    from sharegen.job.early_imports import workers_imported_early
+
+    given = merge(options.flags(), flags or {})
+    with nullcontext() if options.show_config else workers_imported_early(given):
+        return _run(recipe, options, command, given, schema)
+
+
+def _run(
+    recipe: str, options: RunOptions, command: str, flags: dict[str, Any], schema: str | None
+) -> Path | None:
     with START.part(IMPORTS):
-        from sharegen.common.mappings import merge
         from sharegen.job.batch_file import run_batch
         from sharegen.job.run_job import run_job
         from sharegen.results.journal.pool import Pool
@@ -77,7 +87,7 @@ def run_recipe(
         from sharegen.results.stopping.stopped import Stopped
         from sharegen.workload.configuration import resolve
 
-    configuration = resolve(recipe, options.dataset, merge(options.flags(), flags or {}), schema)
+    configuration = resolve(recipe, options.dataset, flags, schema)
     shard = options.part
     errors = stderr_console()
     if options.show_config:

@@ -14,7 +14,7 @@ from sharegen.common.parameters.data import CheckpointParameters
 from sharegen.common.parameters.machine import LoadParameters
 from sharegen.common.parameters.parameter import values_of
 from sharegen.engine.parallel.ahead import ModelAhead
-from sharegen.engine.parallel.copies import ForkServer
+from sharegen.engine.parallel.copies import SERVER, ForkServer
 from sharegen.engine.parallel.early import EARLY, WORKER
 from sharegen.errors import UsageError
 from sharegen.job.imports import import_engine, on_cpu
@@ -125,12 +125,15 @@ def begun_early(
     """
     machine = configuration.machine
     ranks = machine.tensor_parallel_size
-    with closing(ForkServer()) as server, closing(EARLY):
-        if machine.ray is None and ranks == 1 and on_cpu(configuration):
-            if _pays(machine.workers, samplings):
-                server.begin()
-                _load_ahead(server, configuration)
-        elif machine.ray is None and machine.workers != "auto":
+    here = machine.ray is None
+    with closing(SERVER) as server, closing(EARLY):
+        is_copied = here and ranks == 1 and on_cpu(configuration)
+        if is_copied and _pays(machine.workers, samplings):
+            server.begin()
+            _load_ahead(server, configuration)
+        else:
+            server.close()  # it may have been begun before that was known
+        if here and not is_copied and machine.workers != "auto":
             count = workers_of(configuration, samplings)
             if count > 1 or ranks > 1:
                 EARLY.begin(WORKER, count, ranks)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from sharegen.common.start_clock import IMPORTS, START
 from sharegen.engine.model.compile.kept_code import begin_to_hash_triton
 from sharegen.engine.model.starting.lean_imports import import_transformers
 from sharegen.engine.model.starting.no_collections import no_collections
-from sharegen.workload.configuration import Configuration
+
+if TYPE_CHECKING:  # it is imported before what reads a job
+    from sharegen.workload.configuration import Configuration
 
 _GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # of NVIDIA, of AMD, of either under Windows
 
@@ -32,7 +35,13 @@ def import_engine(configuration: Configuration, computes: bool = True) -> None:
 
 def on_cpu(configuration: Configuration) -> bool:
     """Whether this machine computes the job on its CPU, for all that is known before torch is."""
-    device = configuration.machine.device
+    return has_cpu_alone(configuration.machine.device)
+
+
+def has_cpu_alone(device: str) -> bool:
+    """Whether a device as users name it is this machine's CPU, for all that is known before torch
+    is.
+    """
     return device == "cpu" or (device == "auto" and not _may_have_gpu())
 
 

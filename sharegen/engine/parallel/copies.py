@@ -110,6 +110,10 @@ class ForkServer:
         return int(number)
 
 
+SERVER = ForkServer()
+"""This process's, for the job of a command. Others, of a server or an LLM, have their own."""
+
+
 class Copy:
     """A worker's process, with what is used here of subprocess.Popen.
 
