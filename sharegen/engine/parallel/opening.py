@@ -7,17 +7,16 @@ from dataclasses import replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from sharegen.engine.engine import Engine
 from sharegen.engine.model.checkpoint.source import resolve_device
 from sharegen.engine.parallel.dispatcher import Dispatcher
 from sharegen.engine.parallel.driver import Driver
 from sharegen.engine.parallel.launch import Processes
 from sharegen.engine.parallel.place import as_many_as_pay, places, room
-from sharegen.engine.parallel.rank_zero import engine_of
 from sharegen.errors import UsageError
 
 if TYPE_CHECKING:
     from sharegen.engine.cache.prefix_tree import PrefixTree
+    from sharegen.engine.engine import Engine
     from sharegen.engine.parallel.cluster import Cluster
     from sharegen.engine.parallel.copies import ForkServer
     from sharegen.engine.parallel.messages import Setting
@@ -68,14 +67,14 @@ def open_engine(
     _check_numbers(workers, setting.ranks)
     is_here = ray is None and workers == 1 and not apart
     if is_here and setting.ranks == 1:
-        return engine_of(setting, tree=tree, costs=costs)
+        return _engine_here(setting, tree=tree, costs=costs)
     if setting.load is None:
         if not isinstance(setting.model, (str, os.PathLike)):
             who = "ranks" if is_here else "workers"
             raise UsageError(f"{who} load the model themselves: give its folder or hub id")
         setting = replace(setting, model=os.fspath(setting.model))
     if is_here:
-        return engine_of(*places(setting, 1), tree=tree, costs=costs)
+        return _engine_here(*places(setting, 1), tree=tree, costs=costs)
     assert tree is None and costs is None, "engines in other processes take none"
     if ray is not None:
         from sharegen.engine.parallel.cluster import Cluster, start_workers
@@ -102,6 +101,13 @@ def open_dispatcher(
     if count is None:
         return as_many_as_pay(setting, Dispatcher, Processes(server=server))
     return Dispatcher(places(setting, count), Processes(server=server))
+
+
+def _engine_here(setting: Setting, **options: Any) -> Engine:
+    """Make it. What an engine imports no driver of workers needs: a tenth of its imports."""
+    from sharegen.engine.parallel.rank_zero import engine_of
+
+    return engine_of(setting, **options)
 
 
 def _check_numbers(workers: object, ranks: object) -> None:
