@@ -1,8 +1,9 @@
 """Few-shot template -> prompt text -> token ids.
 
 The examples are rendered once and stand in front of every problem, or where the prompt's template
-says `{{ examples }}`. Whole prompts are tokenised: pieces tokenised apart and joined would not give
-the tokens that the model was trained on. What they share is found later, on the token ids.
+says `{{ examples }}`. Whole prompts are tokenised, or parts only where they surely give the same
+tokens (shared_text.py): others would not be those that the model was trained on. What prompts share
+is found later, on the token ids.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from sharegen.workload.conversation import (
     kwargs_of,
     tools_of,
 )
+from sharegen.workload.shared_text import encoded
 from sharegen.workload.template import Overrun, RenderError
 
 if TYPE_CHECKING:
@@ -346,9 +348,14 @@ def token_ids(
     ModelError where the tokenizer gives up.
     """
     head = _leading_special_tokens(tokenizer) if begin else []
+
+    def encode(some: list[str]) -> list[list[int]]:
+        ids: list[list[int]] = tokenizer(some, add_special_tokens=False, verbose=False)["input_ids"]
+        return ids
+
     try:
         with panics_as_errors("the tokenizer"):
-            found = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
+            found = encoded(texts, tokenizer, encode)
     except (TypeError, UnicodeEncodeError):
         for text in texts:
             place = template.half_character(text)

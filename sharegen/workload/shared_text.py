@@ -1,0 +1,88 @@
+"""Text that many prompts begin with, tokenised once: few-shot examples are most of a prompt.
+
+Prompts cut anywhere and tokenised in pieces would not give the tokens of whole ones. There are
+tokenizers of which it is certain that they would: byte-level BPE merges within words alone, and its
+usual patterns of words end one between a line's end and a letter, whatever else the text is, and
+look for the next as if a text began there. Others tokenise whole prompts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_WORTH = 100_000  # characters that are not tokenised again, for the tokens of some prompts twice
+_PLACE = re.compile(r"\n(?=[A-Za-z])")
+_NUMBERS = ("{1,3}", "")  # digits together: of Llama 3, and of Qwen
+_PATTERNS = frozenset(
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    + most
+    + r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    for most in _NUMBERS
+)
+
+Encode = Callable[[list[str]], list[list[int]]]
+
+
+def encoded(
+    texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, encode: Encode
+) -> list[list[int]]:
+    """Token ids of texts, which are what `encode` returns for all of them."""
+    place = _place(texts)
+    if place * (len(texts) - 1) < _WORTH or not _may_cut(tokenizer):
+        return encode(list(texts))
+    first, last = encode([texts[0], texts[-1]])
+    rest = encode([text[place:] for text in texts])
+    start = first[: len(first) - len(rest[0])]
+    if start + rest[0] != first or start + rest[-1] != last:
+        return encode(list(texts))
+    return [start + ids for ids in rest]
+
+
+def _place(texts: Sequence[str]) -> int:
+    """The last place in what all texts begin with that is after a line's end, before a letter."""
+    first, last = min(texts), max(texts)
+    pairs = enumerate(zip(first, last, strict=False))
+    end = next((place for place, (one, other) in pairs if one != other), len(first))
+    places = [match.end() for match in _PLACE.finditer(first[:end])]
+    return places[-1] if len(texts) > 1 and places else 0
+
+
+def _may_cut(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether the tokens of a text are those of its two parts, wherever `_place` cuts it."""
+    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None or type(backend.model).__name__ != "BPE" or backend.model.dropout:
+        return False
+    if backend.normalizer is not None and type(backend.normalizer).__name__ != "NFC":
+        return False
+    added = backend.get_added_tokens_decoder().values()
+    if any(token.lstrip or token.rstrip or "\n" in token.content for token in added):
+        return False
+    return backend.pre_tokenizer is not None and _ends_words(backend.pre_tokenizer)
+
+
+def _ends_words(pre_tokenizer: Any) -> bool:
+    """Whether one of its parts ends a word there, and none looks further than that."""
+    rules = json.loads(pre_tokenizer.__getstate__())
+    parts = rules["pretokenizers"] if rules["type"] == "Sequence" else [rules]
+    if not all(map(_is_local, parts)) or parts[-1]["type"] != "ByteLevel":
+        return False
+    return any(part["type"] == "Split" or part.get("use_regex") for part in parts)
+
+
+def _is_local(part: dict[str, Any]) -> bool:
+    match part["type"]:
+        case "ByteLevel":
+            return not part["add_prefix_space"]
+        case "Split":
+            is_whole = part["behavior"] == "Isolated" and not part["invert"]
+            return is_whole and part["pattern"].get("Regex") in _PATTERNS
+        case "Digits":
+            return True
+        case _:
+            return False
