@@ -315,6 +315,13 @@ async def _broken(request: Request, error: Exception) -> Response:
 
 async def _no_such(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    said = {404: f"there is no {request.url.path!r:.80} here", 405: "another method is needed"}
-    return _json(Refusal(error.status_code, said.get(error.status_code, error.detail)).body,
-                 error.status_code)  # fmt: skip
+    path, allowed = repr(request.url.path)[:80], (error.headers or {}).get("Allow", "")
+    use = " or ".join(sorted(allowed.split(", ")))
+    said = {
+        404: f"there is no {path} here",
+        405: f"{path} does not take {request.method}: use {use}",
+    }
+    refusal = Refusal(error.status_code, said.get(error.status_code, error.detail))
+    response = _json(refusal.body, error.status_code)
+    response.headers.update(error.headers or {})
+    return response

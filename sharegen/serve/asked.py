@@ -163,7 +163,7 @@ class Reader:
         """What is asked, in tokens and within the server's bounds."""
         if len(asked.prompts) * params.n > self._limits.choices:
             raise Refused(
-                f"{len(asked.prompts):,} prompts with {params.n:,} choices each are more than the "
+                f"{len(asked.prompts) * params.n:,} choices (prompts times n) are more than the "
                 f"{self._limits.choices:,} that this server takes in a request (--max-choices)",
                 "n",
             )

@@ -111,6 +111,10 @@ _SAMPLING = sorted(RequestBody.model_fields.keys() & Sampling.model_fields.keys(
 _FIELDS = {"samples": "n"}  # where the words of a recipe differ
 _INSTEAD = dict.fromkeys(
     ("guided_json", "guided_regex", "guided_choice", "guided_grammar"), "use structured_outputs"
+) | dict.fromkeys(
+    ("use_beam_search", "beam_width", "length_penalty", "early_stopping"),
+    "requests draw samples: a beam search takes a recipe (sampling.decoding: beam), or "
+    "LLM.beam_search",
 )
 _NOT_SERVED = {
     "audio": "answers are text",

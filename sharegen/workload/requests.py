@@ -202,7 +202,7 @@ def _text(body: TextBody, configuration: Configuration) -> RequestedPrompts:
     sampling = _sampling(body, configuration)
     if len(prompts) * sampling.samples > MAX_CHOICES:
         raise Refused(
-            f"{len(prompts):,} prompts with {sampling.samples:,} choices each are more than "
+            f"{len(prompts) * sampling.samples:,} choices (prompts times n) are more than "
             f"{MAX_CHOICES:,}: make it several requests",
             "prompt",
         )

@@ -266,7 +266,7 @@ BAD: dict[str, tuple[Any, int, str]] = {
     "n of 0": ({"prompt": "a", "n": 0}, 400, "n is 0"),
     "n of 10,000": ({"prompt": "a", "n": 10_000}, 400, "--max-choices"),
     "n of 10**9": ({"prompt": "a", "n": 10**9}, 400, "n is"),
-    "a beam search": ({"prompt": "a", "stream": True, "use_beam_search": True}, 400, "unknown"),
+    "a beam search": ({"prompt": "a", "stream": True, "use_beam_search": True}, 400, "a recipe"),
     "1,000 stops": ({"prompt": "a", "stop": ["x"] * 1000}, 400, "stop has 1,000 texts"),
     "an unknown field": ({"prompt": "a", "temprature": 1}, 400, "did you mean 'temperature'?"),
     "a long answer": ({"prompt": "a", "max_tokens": 5000}, 400, "context holds 2,048"),
@@ -307,7 +307,8 @@ def test_openais_client_raises_its_own_errors(served: Served) -> None:
 
 def test_other_paths_methods_types_and_hosts(served: Served) -> None:
     assert served.ask("/v1/embeddings", {})[0] == 404
-    assert served.ask("/v1/completions", method="GET")[0] == 405
+    status, answer = served.ask("/v1/completions", method="GET")
+    assert status == 405 and answer["error"]["message"].endswith("does not take GET: use POST")
     body = {"prompt": "a", "max_tokens": 1}
     assert served.ask("/v1/completions", body, Content_Type="text/plain")[0] == 415
     assert served.ask("/v1/completions", body, Host="evil.example:80")[0] == 403

@@ -305,7 +305,7 @@ def test_the_choices_of_all_prompts_have_a_bound(requests: Any) -> None:
         line("a", TEXT, prompt=["x"] * 100, n=100), line("b", TEXT, prompt=["x"] * 101, n=100)
     )
     assert isinstance(good.asked, RequestedPrompts)
-    assert bad.asked.message.startswith("101 prompts with 100 choices each are more than 10,000")
+    assert bad.asked.message.startswith("10,100 choices (prompts times n) are more than 10,000")
     assert bad.asked.param == "prompt"
 
 
