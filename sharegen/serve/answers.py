@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -297,10 +297,11 @@ def _echoed(
     return [[prompt[0], None, None], *known, *own]
 
 
-_AS_JSON = json.JSONEncoder(separators=(",", ":")).encode
+as_json: Callable[[Any], str] = json.JSONEncoder(separators=(",", ":")).encode
+"""The JSON of an answer, without spaces."""
 
 
 def event(data: dict[str, Any] | str) -> bytes:
     """One server-sent event."""
-    text = data if isinstance(data, str) else _AS_JSON(data)
+    text = data if isinstance(data, str) else as_json(data)
     return f"data: {text}\n\n".encode()
