@@ -70,7 +70,8 @@ class _Question:
         values = {name: fields[name] for name in names if name in fields}
         if not values and COLUMN in fields:  # a conversation in the place of a question
             values = {COLUMN: fields[COLUMN]}
-        self._values = dict(sorted(values.items(), key=lambda item: len(str(item[1]))))
+        shortest_first = sorted(values.items(), key=lambda item: len(str(item[1])))
+        self._values = {name: (value, str(value).split()) for name, value in shortest_first}
 
     def __eq__(self, other: object) -> bool:
         assert isinstance(other, _Question)
@@ -82,8 +83,9 @@ class _Question:
     __hash__ = None  # type: ignore[assignment]
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    return bool(one == other) or str(one).split() == str(other).split()
+def _is_same(one: tuple[Any, list[str]], other: tuple[Any, list[str]]) -> bool:
+    """Whether two values are equal, or the words of their texts."""
+    return one[1] == other[1] or bool(one[0] == other[0])
 
 
 def examples_of(configuration: Configuration) -> Examples:
