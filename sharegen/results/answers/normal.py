@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import lru_cache
 
 from sharegen.results.answers import numerals, words
 from sharegen.results.answers.numerals import PLAIN
@@ -60,6 +61,11 @@ def normalise(answer: str) -> str:
     if len(answer) > LONGEST:
         digest = hashlib.blake2b(answer.encode("utf-8", "replace"), digest_size=8).hexdigest()
         return f"text of {len(answer)} characters, {digest} by hash"
+    return _normalised(answer)
+
+
+@lru_cache(maxsize=100_000)  # the samples of a problem give few answers, many times each
+def _normalised(answer: str) -> str:
     text = answer
     while (simpler := _simplified(text)) != text:
         text = simpler

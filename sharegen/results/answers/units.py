@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 from sharegen.results.answers import numerals, words
 
@@ -107,6 +108,7 @@ class Quantity:
         return unit.measure == "percent" and unit.value / 100 == bare.value
 
 
+@lru_cache(maxsize=100_000)  # a gold answer is compared with many
 def quantity(text: str) -> Quantity | None:
     """The number with its unit that a text (of plain characters) is; None for any other text."""
     value = numerals.value_of(text)
