@@ -244,10 +244,8 @@ class BlockPool:
         self._singles.check(np.flatnonzero(free & ~whole))
 
     def _take(self, blocks: Blocks) -> None:
-        """Give free blocks, in ascending order, their first owner; list what is left of full
-        blocks.
-        """
-        full_blocks = blocks // self.blocks_per_full
+        """Give free blocks, all different, their first owner; list what is left of full blocks."""
+        full_blocks = np.sort(blocks // self.blocks_per_full)
         first = np.diff(full_blocks, prepend=-1) > 0  # np.unique imports numpy.ma: 60 ms
         full_blocks = full_blocks[first]
         broken = full_blocks[self._used[full_blocks] == 0]
