@@ -19,8 +19,6 @@ pytestmark = [
 ]
 
 MEMORY = 256 << 20
-STAYS = 40 << 20
-"""cuBLAS keeps 32 MiB (Hopper) for an engine's stream, which graphs of others may use, too."""
 KINDS: dict[str, tuple[torch.dtype, dict[str, Any]]] = {
     "compiled": (torch.float32, {}),
     "its own weights": (torch.float32, {"compile": False}),
@@ -80,7 +78,8 @@ def test_an_engine_that_sleeps_gives_its_memory_back_and_leaves_gradients_alone(
         for _ in range(2):
             llm.sleep()
             gc.collect()
-            assert torch.cuda.memory_allocated() - taken < STAYS
+            torch._C._cuda_clearCublasWorkspaces()  # 32 MiB of the library's for each stream
+            assert torch.cuda.memory_allocated() - taken < 32 << 20
             model.zero_grad()
             alive = loss_there(model)
             llm.wake_up()
