@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.measurement import Measurement
 from benchmarks.tables.markdown import number, table, with_table
-from benchmarks.tables.marks import FEW_EXPERTS, Marks
+from benchmarks.tables.marks import FEW_EXPERTS, Marks, same_code
 from sharegen.results.report.axes import Axes, LegendEntry, Scale, nice
 from sharegen.results.report.figures import PRINT
 from sharegen.results.report.picture import Picture, Theme
@@ -64,23 +65,22 @@ def speed_table(rows: Sequence[Measurement], measured: Sequence[Measurement] = (
     """
     if not rows:
         return "Nothing was measured beside another program."
-    newest = max(row.date for row in rows)
-    card = rows[0].card.name
+    newest, card = _common(rows)
     marks = Marks()
     lines = [_line(row, marks, card, newest) for row in rows]
     header = ["model's shape", "workload", "sharegen", "best peer", "times"]
     common = (
         "Tokens per second of whole jobs with random weights, measured on "
-        f"{newest:%Y-%m-%d}, on an {card}, where no letter says otherwise. FP8: weights and KV "
-        "cache."
+        f"{newest.date:%Y-%m-%d}, on an {card}, where no letter says otherwise. FP8: weights and "
+        "KV cache."
     )
     later = [newer(row, measured) for row in rows]
     if known := [each for each in later if each is not None]:
-        day, its = max(each.date for each in known), known[0].card.name
+        latest, its = _common(known)
         header.append(f"newer code, {' '.join(its.split()[:2])}")
-        common += f" Newer code: on {day:%Y-%m-%d}, on an {its}, without the peer."
+        common += f" Newer code: on {latest.date:%Y-%m-%d}, on an {its}, without the peer."
         for line, each in zip(lines, later, strict=True):
-            line.append("" if each is None else _alone(each, marks, its, day))
+            line.append("" if each is None else _alone(each, marks, its, latest))
     return (
         table(header, lines)
         + "\n\n"
@@ -88,11 +88,17 @@ def speed_table(rows: Sequence[Measurement], measured: Sequence[Measurement] = (
     )
 
 
-def _alone(row: Measurement, marks: Marks, card: str, newest: object) -> str:
+def _common(rows: Sequence[Measurement]) -> tuple[Measurement, str]:
+    """What the others of a column are compared with: its newest row, and the card of most."""
+    cards = Counter(row.card.name for row in rows)
+    return max(rows, key=lambda row: row.date), cards.most_common(1)[0][0]
+
+
+def _alone(row: Measurement, marks: Marks, card: str, newest: Measurement) -> str:
     return number(row.numbers.tokens_per_second) + marks.of(*_said(row, card, newest))
 
 
-def _line(row: Measurement, marks: Marks, card: str, newest: object) -> list[str]:
+def _line(row: Measurement, marks: Marks, card: str, newest: Measurement) -> list[str]:
     peer = row.best_peer
     assert peer is not None and row.workload is not None
     ours = number(row.numbers.tokens_per_second) + marks.of(*_said(row, card, newest))
@@ -103,13 +109,15 @@ def _line(row: Measurement, marks: Marks, card: str, newest: object) -> list[str
     return [name, row.workload.name, ours, theirs, number(row.times, 2)]
 
 
-def _said(row: Measurement, card: str, newest: object) -> Iterator[str]:
+def _said(row: Measurement, card: str, newest: Measurement) -> Iterator[str]:
     if row.card.name != card:
         yield f"On {row.card.label}."
     elif row.card.count > 1:
         yield f"On {row.card.count} of these cards."
-    if row.date != newest:
+    if row.date != newest.date:
         yield f"Measured on {row.date:%Y-%m-%d}, with older code."
+    elif not same_code(row, newest):
+        yield "With other code of the same day."
     if row.few_experts:
         yield FEW_EXPERTS
 

@@ -35,6 +35,21 @@ class Marks:
         return [f"({letter}) {text}" for text, letter in self._letters.items()]
 
 
+def short_commit(commit: str) -> str:
+    """Its first eight digits, and whether the clone had changes."""
+    digits, plus, changes = commit.partition("+")
+    return digits[:8] + plus + changes
+
+
+def same_code(row: Measurement, other: Measurement) -> bool:
+    """Whether two were measured at one commit, which may be written in seven digits or more."""
+    if row.commit is None or other.commit is None:
+        return row.commit == other.commit
+    one, two = row.commit.partition("+"), other.commit.partition("+")
+    digits = min(len(one[0]), len(two[0]))
+    return one[0][:digits] == two[0][:digits] and one[1:] == two[1:]
+
+
 def differences(rows: Sequence[Measurement]) -> list[list[str]]:
     """For each row of a table what is said of it beside the others."""
     return [list(_differences(row, rows)) for row in rows]
@@ -47,7 +62,7 @@ def _differences(row: Measurement, rows: Sequence[Measurement]) -> Iterator[str]
     elif _is_other_card(row, rows):
         yield f"On another {row.card.name} than most rows."
     newest = max(rows, key=lambda each: each.date)
-    if row.commit != newest.commit:
+    if not same_code(row, newest):
         older = "Older code" if row.date < newest.date else "Other code of the same day"
         yield f"{older}, measured on {row.date:%Y-%m-%d}."
     if row.published:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from benchmarks.card.rows import ROWS
 from benchmarks.measurement import Measurement, Peer
 from benchmarks.tables.markdown import number, table
-from benchmarks.tables.marks import Marks, differences
+from benchmarks.tables.marks import Marks, differences, short_commit
 from benchmarks.tables.popular import popular_table
 from benchmarks.tables.starts import starts_table
 from benchmarks.tables.training import training_tables
@@ -139,7 +139,7 @@ def _section(title: str, rows: Sequence[Measurement], cells: _Cells | None) -> I
     for row, texts in zip(rows, said, strict=True):
         line = cells(row, marks) | {"card": row.card.label}
         line["measured"] = f"{row.date:%Y-%m-%d}".replace("-", _HYPHEN) + marks.of(*texts)
-        line["commit"] = f"`{row.commit}`" if row.commit else "not known"
+        line["commit"] = f"`{short_commit(row.commit)}`" if row.commit else "not known"
         lines.append(line)
     cards = {line["card"] for line in lines}
     if len(cards) == 1:
@@ -257,7 +257,7 @@ def _prices(row: Measurement) -> str:
 
 def _lists(row: Measurement) -> Iterator[str]:
     """A measurement that is a table of its own."""
-    commit = f"`{row.commit}`" if row.commit else "not known"
+    commit = f"`{short_commit(row.commit)}`" if row.commit else "not known"
     busy = "Others used the machine. " if row.busy else ""
     said = f"{row.card.label}, {row.date:%Y-%m-%d}, commit {commit}. {busy}{row.note or ''}"
     yield said.rstrip() + "\n"

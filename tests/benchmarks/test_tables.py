@@ -102,6 +102,23 @@ def test_newer_code_without_a_peer_stands_in_a_column_of_its_own() -> None:
     assert speed_table([row()], [row(), older]) == speed_table([row()])
 
 
+def test_the_column_of_newer_code_marks_other_cards_and_code() -> None:
+    names = ("llama3-8b-gsm8k-bf16", "llama3-8b-few-bf16", "llama3-8b-gsm8k-fp8", "x")
+    beside = [row(row=name) for name in names]
+    card, today = {"name": "NVIDIA H100"}, date(2026, 11, 28)
+    later = [
+        row(row=names[0], date=date(2026, 11, 27), card=card, peers=[]),
+        row(row=names[1], date=today, card=card, peers=[], commit="7654321"),
+        row(row=names[2], date=today, card=card, peers=[], commit="7654321abc"),
+        row(row=names[3], date=today, card={"name": "NVIDIA L4"}, peers=[], commit="7654322"),
+    ]
+    text = speed_table(beside, beside + later)
+    last = [line.split("|")[-2].strip() for line in text.splitlines()[2:6]]
+    assert last == ["150 (a)", "150", "150", "150 (b, c)"]
+    assert "on 2026-11-28, on an NVIDIA H100, without the peer." in text
+    assert "(a) Measured on 2026-11-27, with older code. (b) On NVIDIA L4. (c) With other" in text
+
+
 def test_a_readme_without_its_markers_is_told_where_they_belong() -> None:
     with pytest.raises(DataError, match="table: speed"):
         readme("# sharegen\n", [row()])
