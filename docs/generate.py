@@ -88,7 +88,7 @@ _COMMANDS = """# Commands
 
 Every command as its `--help` says it. Data goes to stdout, everything else to stderr.
 
-| exit code | |
+| exit code | meaning |
 |---|---|
 | 0 | done; rows that cannot be asked are named and left out, and fail with `--strict` alone |
 | 1 | failed: in the data, the model, the memory or the disk; nothing that was written is lost |

@@ -76,7 +76,7 @@ def tree(plan: dict[str, Any]) -> str:
     shapes += [
         text("b", 16, 250, f"{asked} ({ratio:.0f} times fewer)"),
         text(
-            "b", 20, 272, f"their keys and values: {shared:.1f} MiB instead of {unshared:.1f} GiB"
+            "b", 16, 272, f"their keys and values: {shared:.1f} MiB instead of {unshared:.1f} GiB"
         ),
     ]
     label = f"{asked}: examples that all share, problems below them, samples below each problem"

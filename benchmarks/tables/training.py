@@ -28,7 +28,7 @@ def training_tables(row: Measurement, training: Training) -> Iterator[str]:
             for peer in row.peers
         ),
     ]
-    yield table(("", "measured"), [line for line in lines if line[1]]) + "\n"
+    yield table(("what", "measured"), [line for line in lines if line[1]]) + "\n"
     if training.differences:
         counted = all(each.masked is not None for each in training.differences)
         header = ("log-probabilities of drawn tokens", "apart on average", "at most", "masked")
