@@ -29,7 +29,7 @@ class Dequantised:
 
     dtype: what each number is rounded to. small: whether the numbers are floats of few bits, with
     powers of two as scales, which larger floats may hold as they are. stored and scales: of a
-    weight in FP8, its numbers, and the scale of each of them.
+    weight in FP8 blocks, where its numbers come from, and a scale for each block.
     """
 
     shape: torch.Size

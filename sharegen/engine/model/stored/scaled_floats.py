@@ -36,22 +36,21 @@ class FP8Blocks:
         check_shape(model, f"{name}{self.scale}", scales, expected)
         across = torch.arange(inputs) // BLOCK
 
-        def spread(place: tuple[int, ...], first: int, count: int) -> torch.Tensor:
-            begin, end = first // BLOCK, -(-(first + count) // BLOCK)
-            own = part_of(scales, *place, slice(begin, end), slice(None))
-            own = usable(model, f"{name}{self.scale}", own, positive=True)
-            down = torch.arange(first, first + count) // BLOCK - begin
-            return own[down][:, across]
+        def of_rows(place: tuple[int, ...], begin: int, count: int) -> torch.Tensor:
+            own = part_of(scales, *place, slice(begin, begin + count), slice(None))
+            return usable(model, f"{name}{self.scale}", own, positive=True)
 
         def rows(place: tuple[int, ...], first: int, count: int) -> torch.Tensor:
             part = part_of(values, *place, slice(first, first + count), slice(None))
             wide = part.float()
             if wide.sum().isnan():  # e4m3 has nothing else that is not finite
                 raise ModelError(f"model {model}: {name} holds NaN: the checkpoint is broken")
-            return wide * spread(place, first, count)
+            begin, end = first // BLOCK, -(-(first + count) // BLOCK)
+            down = torch.arange(first, first + count) // BLOCK - begin
+            return wide * of_rows(place, begin, end - begin)[down][:, across]
 
-        of_each = Dequantised(values.shape, torch.float32, spread)
-        return Dequantised(values.shape, dtype, rows, stored=values.source, scales=of_each)
+        of_blocks = Dequantised(torch.Size(expected), torch.float32, of_rows)
+        return Dequantised(values.shape, dtype, rows, stored=values.source, scales=of_blocks)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Weights in FP8 blocks that stay what they are, through whatever transformers did to their names.
 
 What became of a weight while nothing was read is known (`unread.py`). The same moves, done to its
-numbers and to its scales, spread over the numbers that they belong to, give both for the result.
+numbers and, block by block, to its scales, give both for the result.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sharegen.engine.model.fp8.blocks import BLOCK, FP8BlockLinear
 from sharegen.engine.model.fp8.experts import IMPLEMENTATION, is_known, projections
 from sharegen.engine.model.fp8.products import E4M3
 from sharegen.engine.model.stored.dequantised import Dequantised
-from sharegen.engine.model.stored.unread import Unread, leaves, with_leaves
+from sharegen.engine.model.stored.unread import Unread, leaves, of_blocks, with_leaves
 from sharegen.errors import ModelError
 
 _NAN = 0x7F  # of e4m3, beside the sign
@@ -25,9 +25,9 @@ _NAN = 0x7F  # of e4m3, beside the sign
 def install_stored_blocks(model: PreTrainedModel, name: str, device: torch.device) -> int:
     """Put the weights in blocks that are not read yet where the model multiplies them as stored.
 
-    Those of modules that are not known, and on a GPU of experts and of sizes that its products do
-    not take, are left to be dequantised. Returns how many were put. name: of the model. Raises
-    ModelError for a weight whose blocks were cut.
+    Those of modules that are not known, those whose blocks were joined or cut to others, and on a
+    GPU those of sizes that its products do not take, are left to be dequantised. Returns how many
+    were put. name: of the model.
     """
     count = 0
     for path, module in list(model.named_modules()):
@@ -36,7 +36,7 @@ def install_stored_blocks(model: PreTrainedModel, name: str, device: torch.devic
             bias = None if module.bias is None else _plain(module.bias, device)
             model.set_submodule(path, FP8BlockLinear(values, scales, bias))
             count += 1
-        elif is_known(module) and device.type == "cpu" and not module.is_transposed:
+        elif is_known(module) and not module.is_transposed:
             weights: dict[str, Any] = {each: getattr(module, each) for each in projections(module)}
             if all(_are_blocks(weight, device) for weight in weights.values()):
                 for each, weight in weights.items():
@@ -55,11 +55,16 @@ def _plain(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def _are_blocks(weight: torch.Tensor, device: torch.device) -> bool:
-    if device.type == "cuda" and any(size % BLOCK for size in weight.shape):
+    if device.type == "cuda" and any(size % BLOCK for size in weight.shape[-2:]):
         return False
-    return isinstance(weight.data, Unread) and all(
-        isinstance(leaf, Dequantised) and leaf.scales is not None for leaf in leaves(weight.data)
-    )
+    return isinstance(weight.data, Unread) and _scales(weight.data) is not None
+
+
+def _scales(weight: Unread) -> Any:
+    """The source of a scale for each block of a weight; None where they are no longer whole."""
+    if not all(isinstance(leaf, Dequantised) and leaf.scales for leaf in leaves(weight)):
+        return None
+    return of_blocks(weight.source, BLOCK, lambda leaf: leaf.scales)
 
 
 def _read(
@@ -67,31 +72,9 @@ def _read(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The numbers, in e4m3, and a scale for each block of them."""
     assert isinstance(weight.data, Unread)
-    source = weight.data.source
-    numbers = with_leaves(source, lambda leaf: leaf.stored)
+    numbers = with_leaves(weight.data.source, lambda leaf: leaf.stored)
     values = torch.empty(weight.shape, dtype=E4M3, device=device)
     numbers.fill(values, [0] * weight.ndim)
     if (values.view(torch.uint8) & _NAN == _NAN).any():
         raise ModelError(f"model {model}: {name} holds NaN: the checkpoint is broken")
-    spread = with_leaves(source, lambda leaf: leaf.scales)
-    outputs = weight.shape[-2]
-    kept = []
-    for first in range(0, outputs, BLOCK):
-        ends = [_row(spread, row) for row in (first, min(first + BLOCK, outputs) - 1)]
-        of_blocks = [row[..., ::BLOCK] for row in ends]
-        across = torch.arange(weight.shape[-1]) // BLOCK
-        if any(not torch.equal(row, of_blocks[0][..., across]) for row in ends):
-            raise ModelError(
-                f"model {model}: {name} is put together of FP8 blocks that are no longer whole: "
-                "set SHAREGEN_FP8_BLOCKS to 0"
-            )
-        kept.append(of_blocks[0])
-    return values, torch.stack(kept, dim=-2).to(device)
-
-
-def _row(source: Any, row: int) -> torch.Tensor:
-    """[..., K]: one row of every matrix."""
-    *leading, _, inputs = source.shape
-    out = torch.empty((*leading, 1, inputs), dtype=source.dtype)
-    source.fill(out, [0] * len(leading) + [row, 0])
-    return out.squeeze(-2)
+    return values, Unread(_scales(weight.data)).read(device)

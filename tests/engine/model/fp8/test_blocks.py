@@ -95,8 +95,12 @@ def test_rows_of_zeros_behind_others_change_nothing() -> None:
 def test_experts_without_tokens_have_no_part() -> None:
     x, weight = torch.randn(4, 130), torch.randn(3, 140, 130).to(E4M3)
     scales = torch.rand(3, 2, 2) + 0.1
-    found = multiply_block_groups(x, weight, scales, torch.tensor([0, 4, 4]))
-    assert torch.equal(found, multiply_blocks(x, weight[1], scales[1]))
+    ends = torch.tensor([0, 4, 4])
+    expected = multiply_blocks(x, weight[1], scales[1])
+    assert torch.equal(multiply_block_groups(x, weight, scales, ends), expected)
+    which = torch.tensor([3, 0, 0, 2])
+    found = multiply_block_groups(x, weight, scales, ends, which)
+    torch.testing.assert_close(found, expected[which])
 
 
 def save(name: str, folder: Path) -> Any:
@@ -192,14 +196,17 @@ def experts(
 
 
 @pytest.mark.usefixtures("stored")
-def test_blocks_that_would_be_cut_are_refused(tmp_path: Path) -> None:
+def test_blocks_that_are_joined_to_others_are_dequantised(tmp_path: Path) -> None:
     """Gate and up of 192 rows each, one and a half blocks, are joined to one weight of experts."""
     config = tiny_config("qwen3_moe")
     config.moe_intermediate_size = 192
     assert config.num_experts == 4
-    store(tmp_path, "qwen3_moe", SETTINGS, fp8_blocks(), config)
-    with pytest.raises(ModelError, match="FP8 blocks that are no longer whole"):
-        read(tmp_path)
+    plain = store(tmp_path, "qwen3_moe", SETTINGS, fp8_blocks(), config)
+    loaded, line = read(tmp_path)
+    assert "8 weights are multiplied as they are stored, others are dequantised" in line
+    for path, weight in plain.named_parameters():
+        if "experts" in path:
+            assert torch.equal(loaded.model.get_parameter(path), weight)
 
 
 def test_identity_says_how_the_weights_are_computed_with(

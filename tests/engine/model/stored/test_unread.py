@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from sharegen.engine.model.checkpoint.source import load_config, locate
 from sharegen.engine.model.checkpoint.weights import build_on_meta, load_weights
-from sharegen.engine.model.stored.unread import Stored, Unread
+from sharegen.engine.model.stored.unread import Stored, Unread, of_blocks
 from sharegen.engine.model.tensor_parallel.load_shard import load_shard, plan_shards
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.engine.model.tensor_parallel.shard import read_own_shards
@@ -68,6 +68,46 @@ def test_the_numbers_are_those_of_torch(way: str, tensors: Tensors, unread: Tens
     found = left.read()
     assert type(found) is torch.Tensor and found.is_contiguous()
     assert torch.equal(found, wanted)
+
+
+BLOCKS: dict[str, tuple[Callable[[Tensors], torch.Tensor], bool]] = {
+    "itself": (lambda t: t["a"], True),
+    "experts": (experts, True),
+    "an expert": (lambda t: experts(t)[1:], True),
+    "whole blocks": (lambda t: experts(t).split([8, 4], 1)[0][..., 4:], True),
+    "the last ones": (lambda t: t["a"][4:], True),
+    "transposed": (lambda t: experts(t).transpose(1, 2)[:, 4:8], True),
+    "a cut block": (lambda t: t["a"][:3], False),
+    "a block that begins elsewhere": (lambda t: t["a"][:, 3:6], False),
+    "an end within": (lambda t: torch.cat([t["c"][:6], t["d"]]), False),
+    "an expert among its columns": (lambda t: experts(t).transpose(0, 1), False),
+    "stacked inside": (lambda t: torch.stack([t["a"], t["b"]], dim=-1), False),
+}
+
+
+@pytest.mark.parametrize("way", BLOCKS)
+def test_what_a_block_has_goes_where_its_numbers_go(way: str, tmp_path: Path) -> None:
+    """Blocks of 2 x 2: the tensors are [6, 10], and one more row where they are to be cut."""
+    of_each = {name: torch.randn(4 if name == "d" else 3, 5) for name in "abcd"}
+    spread = {n: t.repeat_interleave(2, 0).repeat_interleave(2, 1) for n, t in of_each.items()}
+    move, is_whole = BLOCKS[way]
+    if is_whole:
+        spread["d"], of_each["d"] = spread["d"][:6], of_each["d"][:3]
+    else:
+        spread["c"] = spread["c"][:5]
+    save_file({n: t.contiguous() for n, t in spread.items()}, tmp_path / "spread.safetensors")
+    save_file({n: t.contiguous() for n, t in of_each.items()}, tmp_path / "blocks.safetensors")
+    blocks = Stored.all_of(str(tmp_path / "blocks.safetensors"))
+    numbers = Stored.all_of(str(tmp_path / "spread.safetensors"))
+    if not is_whole and way in ("an expert among its columns", "stacked inside"):
+        numbers["c"], numbers["d"] = numbers["a"], numbers["b"]
+    moved = move({name: Unread(source) for name, source in numbers.items()})
+    assert isinstance(moved, Unread)
+    found = of_blocks(moved.source, 2, lambda leaf: blocks[leaf.name])
+    assert (found is not None) == is_whole
+    if is_whole:
+        expected = moved.read()[..., ::2, ::2]
+        assert torch.equal(Unread(found).read(), expected)
 
 
 def test_what_does_more_than_move_numbers_reads_them(tensors: Tensors, unread: Tensors) -> None:
