@@ -25,7 +25,9 @@ _WORDS = {
         "_step_kernel", "_start_kernel", "_own_kernel", "_settle_kernel", "_chunk_kernel",
         "conv1d", "delta_rule", "selective_scan", "aten::convolution",
     ),
-    "expert_products": ("GroupProblemShape", "aten::_grouped_mm", "_scaled_grouped_mm"),
+    "expert_products": (
+        "GroupProblemShape", "_groups_kernel", "aten::_grouped_mm", "_scaled_grouped_mm",
+    ),
     "experts": (
         "grouped_mm", "topk", "TopK", "sort", "Sort", "gather", "scatter", "index", "histc",
         "Histogram", "DeviceScan", "cumsum", "aten::one_hot",

@@ -22,9 +22,10 @@ from triton.runtime.jit import JITFunction, mangle_type
 
 from sharegen.bench.attention_case import Case
 from sharegen.bench.attention_tensors import Tensors
-from sharegen.engine.model.fp8.products import LEAST
+from sharegen.engine.model.fp8.products import E4M3, LEAST
 from sharegen.kernels import (
     absolute,
+    block_groups,
     conv_step,
     delta_rule,
     draw,
@@ -163,6 +164,16 @@ def unsplit(dtype: torch.dtype = torch.bfloat16) -> None:
             unsplit_product.unsplit_product(weight[:rows], weight, weight[:, 0], tile)
 
 
+def groups() -> None:
+    """Multiplies rows of experts, few and many of each."""
+    weight = torch.zeros(4, 256, 384, dtype=torch.uint8).view(E4M3)
+    scales, ends = torch.zeros(4, 2, 3), torch.zeros(4, dtype=torch.int32)
+    for rows in (8, 64, 256, 1024):
+        x, own = torch.zeros(rows, 384, dtype=torch.uint8).view(E4M3), torch.zeros(rows, 3)
+        for which in (None, torch.zeros(rows, dtype=torch.int64)):
+            block_groups.block_groups(x, own, which, weight, scales, ends)
+
+
 def any_tree(dtype: torch.dtype = torch.bfloat16) -> None:
     """Attends at absolute positions: a level of the tree and own tokens, and a prompt's chunk."""
     heads, kv_heads, size = 8, 2, 128
@@ -241,6 +252,7 @@ CASES: dict[str, Callable[[], None]] = {
     "many rows": many_rows,
     "gate": gate,
     "unsplit": unsplit,
+    "block groups": groups,
     "between": between,
     "prefill": prefill,
     "deterministic": deterministic,

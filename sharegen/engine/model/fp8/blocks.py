@@ -2,7 +2,8 @@
 
 Activations are scaled by 128 numbers of a row, as they come, so that the largest of these becomes
 e4m3's largest. Sums are in float32. DeepSeek-AI, "DeepSeek-V3 Technical Report" (2412.19437),
-section 3.3. On a GPU the library multiplies; a CPU multiplies the same numbers in float32.
+section 3.3. On a GPU the library multiplies linear layers, and a kernel experts; a CPU multiplies
+the same numbers in float32.
 """
 
 from __future__ import annotations
@@ -33,9 +34,13 @@ def check_block_products(device: torch.device) -> None:
         weight = torch.randn(_TRIAL, _TRIAL, device=device).to(E4M3)
         sides = _TRIAL // BLOCK
         scales = torch.rand(sides, sides, device=device) + 0.5
-        found = multiply_blocks(x, weight, scales).float()
         expected = functional.linear(widened_groups(*quantise_groups(x)), widened(weight, scales))
-        is_right = (found - expected).norm() < _TOLERANCE * expected.norm()
+        ends = torch.full((1,), _TRIAL, dtype=torch.int32, device=device)
+        of_groups = multiply_block_groups(x, weight[None], scales[None], ends)
+        is_right = all(
+            (found.float() - expected).norm() < _TOLERANCE * expected.norm()
+            for found in (multiply_blocks(x, weight, scales), of_groups)
+        )
     except (RuntimeError, AttributeError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise UsageError(
@@ -51,7 +56,10 @@ def quantise_groups(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
     The last group is shorter where K is no multiple of 128.
     """
-    wide = functional.pad(x.float(), (0, -x.shape[-1] % BLOCK)).unflatten(-1, (-1, BLOCK))
+    wide = x.float()
+    if x.shape[-1] % BLOCK:
+        wide = functional.pad(wide, (0, -x.shape[-1] % BLOCK))
+    wide = wide.unflatten(-1, (-1, BLOCK))
     scales = wide.abs().amax(dim=-1).clamp(min=LEAST) / _LARGEST
     numbers = (wide / scales.unsqueeze(-1)).to(E4M3).flatten(-2)
     return numbers[..., : x.shape[-1]], scales
@@ -119,21 +127,64 @@ def scaled_product(
 
 
 def multiply_block_groups(
-    x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor, ends: torch.Tensor
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    scales: torch.Tensor,
+    ends: torch.Tensor,
+    which: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Rows that lie group by group, each group with a weight of its own, on a CPU.
+    """Multiply rows that lie group by group, each group by a weight of its own: [T, N] as x.
 
-    x: [T, K], weight: [G, N, K] in e4m3, scales: [G, N / 128, K / 128], ends: [G] the row after
-    each group's last -> [T, N] as x.
+    Args:
+        x: [R, K].
+        weight, scales: [G, N, K] in e4m3, and [G, N / 128, K / 128].
+        ends: [G] the row after each group's last, int32.
+        which: [T] the row of x that each row is; by default they are x's in their order.
     """
+    count = len(x) if which is None else len(which)
     if weight.is_meta:  # there are no ends
-        return x.new_empty(len(x), weight.shape[1])
+        return x.new_empty(count, weight.shape[1])
+    if weight.is_cuda:
+        numbers, own = quantise_groups(x)
+        out: torch.Tensor = torch.ops.sharegen.block_groups(
+            numbers, own, which, weight, scales, ends
+        )
+        return out.to(x.dtype)
+    rows = x if which is None else x[which]
     products = []
     start = 0
     for group, end in enumerate(ends.tolist()):
-        products.append(multiply_blocks(x[start:end], weight[group], scales[group]))
+        products.append(multiply_blocks(rows[start:end], weight[group], scales[group]))
         start = end
     return torch.cat(products)
+
+
+@torch.library.custom_op("sharegen::block_groups", mutates_args=())
+def _block_groups(
+    numbers: torch.Tensor,
+    own: torch.Tensor,
+    which: torch.Tensor | None,
+    weight: torch.Tensor,
+    scales: torch.Tensor,
+    ends: torch.Tensor,
+) -> torch.Tensor:
+    """The kernel's product (`kernels/block_groups.py`) of rows that are quantised, in bfloat16."""
+    from sharegen.kernels.block_groups import block_groups  # which needs Triton
+
+    return block_groups(numbers.contiguous(), own.contiguous(), which, weight, scales, ends)
+
+
+@_block_groups.register_fake
+def _(
+    numbers: torch.Tensor,
+    own: torch.Tensor,
+    which: torch.Tensor | None,
+    weight: torch.Tensor,
+    scales: torch.Tensor,
+    ends: torch.Tensor,
+) -> torch.Tensor:
+    count = numbers.shape[0] if which is None else which.shape[0]
+    return numbers.new_empty(count, weight.shape[1], dtype=torch.bfloat16)
 
 
 class FP8BlockLinear(nn.Module):

@@ -49,7 +49,7 @@ def fp8_experts(
     groups = torch.arange(module.num_experts, device=expert.device)
     ends = torch.searchsorted(expert, groups, right=True).int()
     first, second = projections(module)
-    x = _project(module, first, hidden_states[order // k], expert, ends)
+    x = _project(module, first, hidden_states, expert, ends, order // k)
     x = module._apply_gate(x) if module.has_gate else module.act_fn(x)
     x = _project(module, second, x, expert, ends)
     weighted = x * top_k_weights.reshape(-1)[order, None]
@@ -57,11 +57,19 @@ def fp8_experts(
 
 
 def _project(
-    module: Any, name: str, x: torch.Tensor, expert: torch.Tensor, ends: torch.Tensor
+    module: Any,
+    name: str,
+    x: torch.Tensor,
+    expert: torch.Tensor,
+    ends: torch.Tensor,
+    which: torch.Tensor | None = None,
 ) -> torch.Tensor:
+    """Multiply rows of x, which are `which` of them or all, by the weights of their experts."""
     weight, scales = getattr(module, name), getattr(module, f"{name}_scale")
-    multiply = multiply_block_groups if are_of_blocks(weight, scales) else multiply_groups
-    out = multiply(x, weight, scales, ends)
+    if are_of_blocks(weight, scales):
+        out = multiply_block_groups(x, weight, scales, ends, which)
+    else:
+        out = multiply_groups(x if which is None else x[which], weight, scales, ends)
     return out + getattr(module, f"{name}_bias")[expert] if module.has_bias else out
 
 
