@@ -21,7 +21,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
@@ -34,7 +34,7 @@ from sharegen.serve.engine_loop import EngineLoop
 from sharegen.serve.faults import Refusal
 from sharegen.serve.guard import Guard
 from sharegen.serve.limits import Limits
-from sharegen.serve.metrics import ServerCounts, as_text
+from sharegen.serve.metrics import ServerCounts
 from sharegen.serve.read_bodies import ReadBodies
 from sharegen.serve.ticket import News, Ticket
 
@@ -65,7 +65,6 @@ class Api:
         self._loop, self._reader, self._limits = loop, reader, limits
         self._names, self.fingerprint = names, fingerprint
         self._tokenizer, self._spell = tokenizer, spell
-        self._created = int(time.time())
         # Names of answers. Whoever asks the system for random numbers lets another thread have
         # Python meanwhile, and waits for it: 0.1 to 0.2 ms under load.
         self._random = random.Random()
@@ -80,10 +79,6 @@ class Api:
             routes=[
                 Route("/v1/completions", partial(self._complete, "text"), methods=["POST"]),
                 Route("/v1/chat/completions", partial(self._complete, "chat"), methods=["POST"]),
-                Route("/v1/models", self._models),
-                Route("/v1/models/{name:path}", self._model),
-                Route("/health", self._health),
-                Route("/metrics", self._metrics),
             ],
             middleware=[guard],
             exception_handlers={
@@ -103,30 +98,6 @@ class Api:
         for ticket, each in news:
             ticket.put(each)
 
-    # -- about the model --------------------------------------------------------------------------
-
-    async def _models(self, request: Request) -> Response:
-        return _json({"object": "list", "data": [self._card(name) for name in self._names]})
-
-    async def _model(self, request: Request) -> Response:
-        name = request.path_params["name"]
-        if name not in self._names:
-            raise Refusal(404, f"there is no model {name!r:.80} here", "model", "model_not_found")
-        return _json(self._card(name))
-
-    def _card(self, name: str) -> dict[str, Any]:
-        card = {"id": name, "object": "model", "created": self._created, "owned_by": "sharegen"}
-        return {**card, "max_model_len": self._reader.context}
-
-    async def _health(self, request: Request) -> Response:
-        is_well = not (self.ends or self._loop.ends)
-        return _json({"status": "ok" if is_well else "ending"}, 200 if is_well else 503)
-
-    async def _metrics(self, request: Request) -> Response:
-        engines = self._loop.engines
-        text = as_text(engines.stats, engines.num_ready, self.counts)
-        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
-
     # -- completions ------------------------------------------------------------------------------
 
     async def _complete(self, endpoint: Endpoint, request: Request) -> Response:
@@ -137,7 +108,7 @@ class Api:
             asked = await self._asked(endpoint, request)
             answer, ticket = self.submit(asked, asked.requests(self._loop.keys.__next__))
             if not asked.delivery.stream:
-                return _json(await self._whole(request, answer, ticket))
+                return json_answer(await self._whole(request, answer, ticket))
             stream = await self._stream(request, answer, ticket)
             return stream
         except ClientDisconnect:
@@ -288,7 +259,8 @@ def _failure(news: News) -> Refusal:
     return Refusal(500 if news.is_ours else 400, news.error)
 
 
-def _json(values: Any, status: int = 200) -> Response:
+def json_answer(values: Any, status: int = 200) -> Response:
+    """The JSON of an object."""
     return Response(as_json(values), status, media_type="application/json")
 
 
@@ -298,7 +270,7 @@ async def _left(request: Request, error: Exception) -> Response:
 
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, Refusal)
-    response = _json(error.body, error.status)
+    response = json_answer(error.body, error.status)
     if error.status == 429:
         response.headers["retry-after"] = "1"
     if error.status in (408, 413):
@@ -312,7 +284,7 @@ async def _broken(request: Request, error: Exception) -> Response:
     place = "".join(traceback.format_tb(error.__traceback__))
     print(f"sharegen: {type(error).__name__} in an answer, at\n{place}", end="", file=sys.stderr)
     said = f"the server has a defect: {type(error).__name__}; its stderr says where"
-    return _json(Refusal(500, said).body, 500)
+    return json_answer(Refusal(500, said).body, 500)
 
 
 async def _no_such(request: Request, error: Exception) -> Response:
@@ -324,6 +296,6 @@ async def _no_such(request: Request, error: Exception) -> Response:
         405: f"{path} does not take {request.method}: use {use}",
     }
     refusal = Refusal(error.status_code, said.get(error.status_code, error.detail))
-    response = _json(refusal.body, error.status_code)
+    response = json_answer(refusal.body, error.status_code)
     response.headers.update(error.headers or {})
     return response

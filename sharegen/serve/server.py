@@ -26,6 +26,7 @@ from sharegen.job.engines import setting_of
 from sharegen.job.imports import on_cpu
 from sharegen.job.machine import tokenizer_of
 from sharegen.serve import batch_api, training_api
+from sharegen.serve.about import AboutApi
 from sharegen.serve.api import Api, refusing
 from sharegen.serve.asked import Reader
 from sharegen.serve.batch_runner import BatchRunner
@@ -92,6 +93,7 @@ class Server:
             self.loop, reader, names, model.fingerprint, tokenizer,
             Vocabulary.of(tokenizer).utf8, limits, address.key, is_local(address.host),
         )  # fmt: skip
+        self.api.add(AboutApi(names, model.context_length, self.loop, self.api).routes)
         self.batches: BatchRunner | None = None
         if store is None:
             self.api.add(refusing(batch_api.PATHS, batch_api.NOT_SERVED))
