@@ -138,13 +138,16 @@ def serve_latency(
 def _rate(server: Spawned, load: Load, prompts: list[str], processes: int) -> dict[str, Any]:
     """What all requests took, and what the server counted meanwhile.
 
-    front: of the server's processes that which clients reach; the others are its engines'.
+    main: of the server's processes the first; http: those beside it that clients reach; the others
+    are its engines'.
     """
-    before, cpu, front = server.metrics(), server.cpu_seconds, server.front_cpu_seconds
+    before, cpu = server.metrics(), server.cpu_seconds
+    main, http = server.main_cpu_seconds, server.http_cpu_seconds
     asked = ask_all(load.asking(server, load.client), prompts, processes)
     seconds = max(each.end for each in asked) - min(each.begin for each in asked)
     tokens = sum(each.tokens for each in asked)
-    cpu, front = server.cpu_seconds - cpu, server.front_cpu_seconds - front
+    cpu = server.cpu_seconds - cpu
+    main, http = server.main_cpu_seconds - main, server.http_cpu_seconds - http
     after = server.metrics()
     counts = {
         name.removesuffix("_total"): after[f"sharegen_{name}"] - before[f"sharegen_{name}"]
@@ -154,8 +157,9 @@ def _rate(server: Spawned, load: Load, prompts: list[str], processes: int) -> di
         **asdict(load), "processes": processes,
         "seconds": seconds, "tokens": tokens, "tokens_per_second": tokens / seconds,
         "cpu_seconds": round(cpu, 2),
-        "front_ms_a_request": round(1e3 * front / len(prompts), 3),
-        "engine_us_a_token": round(1e6 * (cpu - front) / tokens, 2),
+        "main_ms_a_request": round(1e3 * main / len(prompts), 3),
+        "http_ms_a_request": round(1e3 * http / len(prompts), 3),
+        "engine_us_a_token": round(1e6 * (cpu - main - http) / tokens, 2),
         "client_ms_a_request": round(1e3 * sum(a.cpu_seconds for a in asked) / len(prompts), 3),
         **counts,
     }  # fmt: skip

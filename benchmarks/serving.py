@@ -50,9 +50,14 @@ class Spawned:
         return sum(map(_cpu_seconds, _family(self.pid)))
 
     @property
-    def front_cpu_seconds(self) -> float:
-        """That of the process alone which clients reach."""
+    def main_cpu_seconds(self) -> float:
+        """That of the main process alone."""
         return _cpu_seconds(self.pid)
+
+    @property
+    def http_cpu_seconds(self) -> float:
+        """That of the HTTP processes beside it."""
+        return sum(_cpu_seconds(pid) for pid in _family(self.pid) if _is_http(pid))
 
     @property
     def resident(self) -> int:
@@ -64,6 +69,10 @@ class Spawned:
 def _cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _is_http(pid: int) -> bool:
+    return b"sharegen.serve.http_process\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def _family(pid: int) -> list[int]:
