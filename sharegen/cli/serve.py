@@ -78,6 +78,18 @@ class ServeOptions(_Keys):  # type: ignore[valid-type, misc]  # made of declarat
         bool,
         _address("--insecure", "Let whoever reaches an address beyond this machine ask it."),
     ] = False
+    http_processes: Annotated[
+        int | None,
+        _address(
+            "--http-processes",
+            "Processes of HTTP, JSON and tokenising beside the one with the engines; 0: it does "
+            "all.",
+            "N",
+            default="with a GPU one for every 4 cores, up to 4; else 0",
+            min=0,
+            max=64,
+        ),
+    ] = None
     max_body: Annotated[
         Any,
         _bounds(
@@ -247,8 +259,8 @@ def serve(options: ServeOptions) -> None:
     configuration = resolve("batch", flags=values, has_rows=False)
     names = _names(options.name, values["model"])
     run(
-        configuration, address, limits, names, _ready, options.batch_folder,
-        options.weights_folder,
+        configuration, address, limits, names, _ready, options.http_processes,
+        options.batch_folder, options.weights_folder,
     )  # fmt: skip
 
 

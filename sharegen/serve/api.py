@@ -30,51 +30,49 @@ from sharegen.results.export.openai import Answerer, Endpoint, Spell
 from sharegen.serve.answers import ServedAnswer, as_json, event
 from sharegen.serve.asked import ParsedRequest, Reader
 from sharegen.serve.bodies import Bodies
-from sharegen.serve.engine_loop import EngineLoop
 from sharegen.serve.faults import Refusal
 from sharegen.serve.guard import Guard
 from sharegen.serve.limits import Limits
 from sharegen.serve.metrics import ServerCounts
 from sharegen.serve.read_bodies import ReadBodies
-from sharegen.serve.ticket import News, Ticket
+from sharegen.serve.ticket import Engines, News, Ticket
 
 _LARGE = 256 << 10  # bytes of a body that others do not wait for
 
 
 class Api:
-    """The endpoints of one model.
+    """The endpoints of completions, and what stands before all others.
 
-    names: of the model, the first its own. key: what clients have to bring, or None. is_local:
+    engines: what answers. name: of the model. key: what clients have to bring, or None. is_local:
     whether it listens on this machine alone.
     """
 
     def __init__(
         self,
-        loop: EngineLoop,
+        engines: Engines,
         reader: Reader,
-        names: tuple[str, ...],
+        name: str,
         fingerprint: str,
         tokenizer: Any,
         spell: Spell,
         limits: Limits,
         key: str | None,
         is_local: bool,
+        counts: ServerCounts,
     ) -> None:
-        self.counts = ServerCounts()
+        self.counts = counts
         self.ends = False  # whether new requests are turned away
-        self._loop, self._reader, self._limits = loop, reader, limits
-        self._names, self.fingerprint = names, fingerprint
+        self._engines, self._reader, self._limits = engines, reader, limits
+        self._name, self.fingerprint = name, fingerprint
         self._tokenizer, self._spell = tokenizer, spell
         # Names of answers. Whoever asks the system for random numbers lets another thread have
         # Python meanwhile, and waits for it: 0.1 to 0.2 ms under load.
         self._random = random.Random()
-        self.bodies = Bodies(limits)
+        self.bodies = Bodies(limits, counts)
         self._read = ReadBodies(self._begin_to_read)
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="sharegen-read")
         self._reading_large = ThreadPoolExecutor(1, thread_name_prefix="sharegen-read-large")
-        guard = Middleware(
-            Guard, key=key, is_local=is_local, most=limits.headers, counts=self.counts
-        )
+        guard = Middleware(Guard, key=key, is_local=is_local, limits=limits, counts=counts)
         self.app = Starlette(
             routes=[
                 Route("/v1/completions", partial(self._complete, "text"), methods=["POST"]),
@@ -101,26 +99,27 @@ class Api:
     # -- completions ------------------------------------------------------------------------------
 
     async def _complete(self, endpoint: Endpoint, request: Request) -> Response:
-        self._refuse_more()
-        self.counts.open += 1
+        self.counts.change("open", 1)
         stream: Response | None = None
         try:
+            self._refuse_more()
             asked = await self._asked(endpoint, request)
-            answer, ticket = self.submit(asked, asked.requests(self._loop.keys.__next__))
+            answer, ticket = self.submit(asked, asked.requests(self._engines.keys.__next__))
             if not asked.delivery.stream:
                 return json_answer(await self._whole(request, answer, ticket))
             stream = await self._stream(request, answer, ticket)
             return stream
         except ClientDisconnect:
-            self.counts.left += 1
+            self.counts.change("left", 1)
             return Response(status_code=499)  # which nobody reads
         finally:
-            self.counts.open -= stream is None
+            if stream is None:
+                self.counts.change("open", -1)
 
     def _refuse_more(self) -> None:
-        if self.ends or self._loop.ends:
+        if self.ends or self._engines.ends:
             raise Refusal(503, "the server is ending: ask another one")
-        if self.counts.open >= self._limits.requests:
+        if self.counts.total("open") > self._limits.requests:
             raise Refusal(
                 429,
                 f"{self._limits.requests:,} requests wait or run already (--max-requests): ask "
@@ -142,10 +141,10 @@ class Api:
     ) -> tuple[ServedAnswer, Ticket]:
         """Send requests to the engines; the ticket tells what comes of them, the answer adds up."""
         ticket = Ticket(requests, streams=bool(asked.delivery.stream))
-        by = Answerer(self._names[0], self.fingerprint, int(time.time()))
+        by = Answerer(self._name, self.fingerprint, int(time.time()))
         name = f"{self._random.getrandbits(128):032x}"
         answer = ServedAnswer(asked, requests, name, by, self._tokenizer, self._spell)
-        self._loop.submit(ticket)
+        self._engines.submit(ticket)
         return answer, ticket
 
     async def _whole(
@@ -159,7 +158,7 @@ class Api:
         finally:
             gone.cancel()
             if not answer.is_whole:
-                self._loop.cancel(ticket)
+                self._engines.cancel(ticket)
         if answer.error is not None:
             raise Refusal(500, answer.error)
         return answer.body()
@@ -170,17 +169,17 @@ class Api:
         try:
             first = await _next(ticket)
         except BaseException:
-            self._loop.cancel(ticket)
+            self._engines.cancel(ticket)
             raise
         finally:
             gone.cancel()
         return _Stream(_events(answer, ticket, first), partial(self._end_stream, answer, ticket))
 
     def _end_stream(self, answer: ServedAnswer, ticket: Ticket) -> None:
-        self.counts.open -= 1
+        self.counts.change("open", -1)
         if not answer.is_whole:
-            self.counts.left += 1
-            self._loop.cancel(ticket)
+            self.counts.change("left", 1)
+            self._engines.cancel(ticket)
 
 
 class _Stream(StreamingResponse):

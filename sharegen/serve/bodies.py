@@ -10,19 +10,16 @@ from starlette.requests import Request
 
 from sharegen.serve.faults import Refusal
 from sharegen.serve.limits import Limits
+from sharegen.serve.metrics import ServerCounts
 
 _PASSED = 16  # times the bytes of a body that may be, which are read to say that they are too many
 
 
 class Bodies:
-    """What clients have sent and nobody has read yet.
+    """What clients have sent and nobody has read yet."""
 
-    held: bytes of bodies that are received, or wait to be read.
-    """
-
-    def __init__(self, limits: Limits) -> None:
-        self.held = 0
-        self._limits = limits
+    def __init__(self, limits: Limits, counts: ServerCounts) -> None:
+        self._limits, self._counts = limits, counts
 
     @asynccontextmanager
     async def of(self, request: Request) -> AsyncIterator[bytes]:
@@ -37,13 +34,13 @@ class Bodies:
                 await self._receive(request, body)
             yield bytes(body)
         finally:
-            self.held -= len(body)
+            self._counts.change("held", -len(body))
 
     async def _receive(self, request: Request, body: bytearray) -> None:
         async for chunk in bounded(request, self._limits.body, "--max-body"):
-            if self.held + len(chunk) > self._limits.bodies:
+            if self._counts.total("held") + len(chunk) > self._limits.bodies:
                 raise Refusal(429, "too many large requests at once: ask again later")
-            self.held += len(chunk)
+            self._counts.change("held", len(chunk))
             body += chunk
 
 

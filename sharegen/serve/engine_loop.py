@@ -151,7 +151,7 @@ class EngineLoop:
         self.engines.begin(self._seed)
         why = "the server has ended"
         try:
-            with _for_serving():
+            with for_serving():
                 while not self._drops and (
                     not self.ends
                     or self.engines.has_work
@@ -247,8 +247,8 @@ class EngineLoop:
 
 
 @contextlib.contextmanager
-def _for_serving() -> Iterator[None]:
-    """Python's settings for a thread that hears engines beside one that listens to clients.
+def for_serving() -> Iterator[None]:
+    """Open a block with Python's settings for threads beside one that listens to clients.
 
     What exists now is left out of collections: one over all of torch takes as long as ten steps.
     """

@@ -9,6 +9,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sharegen.serve.faults import Refusal
+from sharegen.serve.limits import Limits
 from sharegen.serve.metrics import ServerCounts
 
 _OPEN = ("/health",)  # for whoever watches over the server
@@ -20,15 +21,14 @@ class Guard:
 
     Such a page can ask a server of its reader's machine by a name of its own that it lets point
     there (DNS rebinding); the name gives it away. It can also send forms and empty bodies anywhere;
-    browsers say then where it comes from. key: what clients bring, or None. most: bytes of
-    a request's headers.
+    browsers say then where it comes from. key: what clients bring, or None.
     """
 
     def __init__(
-        self, app: ASGIApp, key: str | None, is_local: bool, most: int, counts: ServerCounts
+        self, app: ASGIApp, key: str | None, is_local: bool, limits: Limits, counts: ServerCounts
     ) -> None:
         self._app = app
-        self._most = most
+        self._limits = limits
         self._key = None if key is None else f"Bearer {key}".encode()
         self._is_local = is_local
         self._counts = counts
@@ -40,7 +40,7 @@ class Guard:
 
         async def counted(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self._counts.answered[message["status"]] += 1
+                self._counts.answer(message["status"])
             await send(message)
 
         refusal = self._refusal(scope)
@@ -55,9 +55,16 @@ class Guard:
         await counted({"type": "http.response.body", "body": body})
 
     def _refusal(self, scope: Scope) -> Refusal | None:
-        if sum(len(name) + len(value) for name, value in scope["headers"]) > self._most:
+        most = self._limits.headers
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > most:
             return Refusal(
-                431, f"the headers have more than {self._most:,} bytes (--max-headers): send less"
+                431, f"the headers have more than {most:,} bytes (--max-headers): send less"
+            )
+        if self._counts.total("connections") > self._limits.connections:
+            return Refusal(
+                503,
+                f"{self._limits.connections:,} connections are open already (--max-connections): "
+                "ask again later, or close some",
             )
         given: dict[bytes, Any] = dict(scope["headers"])
         if self._key is not None and scope["path"] not in _OPEN:

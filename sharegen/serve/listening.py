@@ -7,7 +7,7 @@ import contextlib
 import resource
 import socket
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import h11
@@ -16,8 +16,14 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sharegen.errors import UsageError
 from sharegen.serve.limits import Limits
+from sharegen.serve.metrics import ServerCounts
 
 _BACKLOG = 4096
+_PAUSE = 1.0  # seconds without new connections where the system has no room for them
+_COMPLETIONS = (b"POST /v1/completions ", b"POST /v1/chat/completions ")
+
+HandOver = Callable[[socket.socket, bytes], None]
+
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -51,10 +57,69 @@ def bound(host: str, port: int, limits: Limits) -> socket.socket:
     return found
 
 
+class _Server(uvicorn.Server):
+    """uvicorn's, over a socket from which other processes may take connections, too.
+
+    So it takes one at a time: whoever is busy leaves the others to those that are not.
+    """
+
+    def __init__(self, config: uvicorn.Config, sock: socket.socket, accepts: bool) -> None:
+        super().__init__(config)
+        self._sock, self._accepts = sock, accepts
+        self._connecting: set[asyncio.Task[Any]] = set()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=[])
+        if self._accepts:
+            self.accept()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().remove_reader(self._sock)
+        self._sock.close()
+        await super().shutdown(sockets=[])
+
+    def accept(self) -> None:
+        """Take connections from the socket."""
+        if not self.should_exit:
+            self._sock.setblocking(False)
+            asyncio.get_running_loop().add_reader(self._sock, self._accept_one)
+
+    def _accept_one(self) -> None:
+        try:
+            client, _ = self._sock.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return  # another process was faster, or the client is gone
+        except OSError:  # no descriptors, or no memory: some may be free in a while
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(self._sock)
+            loop.call_later(_PAUSE, self.accept)
+            return
+        self.take(client)
+
+    def take(self, client: socket.socket, received: bytes = b"") -> None:
+        """Answer at a connection. received: what was read of it already."""
+        client.setblocking(False)
+        loop = asyncio.get_running_loop()
+
+        def protocol() -> asyncio.Protocol:
+            made = self.config.http_protocol_class(  # type: ignore[call-arg, operator]
+                config=self.config, server_state=self.server_state,
+                app_state=self.lifespan.state, _loop=loop,
+            )  # fmt: skip
+            made.received = received  # type: ignore[attr-defined]
+            return made  # type: ignore[no-any-return]
+
+        task = loop.create_task(loop.connect_accepted_socket(protocol, client))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
+
 class Listener:
     """The thread that listens. app: what answers; sock: where, bound already.
 
-    beside: what runs on the same event loop, and ends by itself when it is told to.
+    besides: what runs on the same event loop, and ends by itself when it is told to. hand_over:
+    given a connection whose next request is no completion, and what was read of it; None where
+    all are answered here. accepts: whether connections are taken from the socket.
     """
 
     def __init__(
@@ -62,13 +127,16 @@ class Listener:
         app: Any,
         sock: socket.socket,
         limits: Limits,
-        beside: Callable[[], Awaitable[None]] | None = None,
+        counts: ServerCounts,
+        besides: Sequence[Callable[[], Awaitable[None]]] = (),
+        hand_over: HandOver | None = None,
+        accepts: bool = True,
     ) -> None:
-        self._beside = beside
+        self._besides = besides
         _allow_descriptors(limits.connections)
         config = uvicorn.Config(
             app,
-            http=_protocol(limits.client_seconds, limits.headers),
+            http=_protocol(limits, counts, hand_over),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -76,14 +144,11 @@ class Listener:
             log_level="critical",
             server_header=False,
             proxy_headers=False,  # who asks is nobody's business here
-            backlog=_BACKLOG,
-            limit_concurrency=limits.connections,
             h11_max_incomplete_event_size=limits.headers,
             timeout_graceful_shutdown=max(1, int(limits.grace)),
             timeout_keep_alive=max(1, int(limits.client_seconds)),
         )
-        self.server = uvicorn.Server(config)
-        self._sock = sock
+        self.server = _Server(config, sock, accepts)
         sock.listen(_BACKLOG)  # from here on clients wait, and are not turned away
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="sharegen-serve", daemon=True)
@@ -98,10 +163,9 @@ class Listener:
             self.loop.run_until_complete(self._serve())
 
     async def _serve(self) -> None:
-        beside = None if self._beside is None else asyncio.ensure_future(self._beside())
-        await self.server.serve(sockets=[self._sock])
-        if beside is not None:
-            await beside
+        besides = [asyncio.ensure_future(beside()) for beside in self._besides]
+        await self.server.serve()
+        await asyncio.gather(*besides)
 
     @property
     def is_over(self) -> bool:
@@ -113,7 +177,7 @@ class Listener:
         self.server.should_exit = True
         self.server.force_exit = self.server.force_exit or at_once
 
-    def join(self, seconds: float) -> None:
+    def join(self, seconds: float | None) -> None:
         """Wait until it is over, so long at most; it may not have begun."""
         if self._thread.ident is not None:
             self._thread.join(seconds)
@@ -153,27 +217,49 @@ def _has_length(answer: h11.Response) -> bool:
     return any(name == b"content-length" for name, _ in answer.headers)
 
 
-def _protocol(seconds: float, most: int) -> type[H11Protocol]:
+def _protocol(
+    limits: Limits, counts: ServerCounts, hand_over: HandOver | None
+) -> type[H11Protocol]:
     """uvicorn's, for clients that send the head of a request within so many seconds, and so what is
-    left of a body that was answered before its end. most: bytes of the head."""
+    left of a body that was answered before its end."""
 
     class Protocol(H11Protocol):
+        received = b""
         _late: asyncio.TimerHandle | None = None
 
         def __init__(self, config: uvicorn.Config, *args: Any, **named: Any) -> None:
             super().__init__(config, *args, **named)
-            self.conn = _Connection(most)
+            self.conn = _Connection(limits.headers)
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
+            counts.change("connections", 1)
             self._watch()
+            if self.received:
+                self.data_received(self.received)
 
         def data_received(self, data: bytes) -> None:
+            if hand_over is not None and self._begins_for_others(data):
+                self._unset_keepalive_if_required()
+                with contextlib.suppress(OSError):  # nobody takes it any more
+                    hand_over(self.transport.get_extra_info("socket"), data)
+                self.transport.abort()  # which closes this process's end alone
+                return
             super().data_received(data)
             self._watch()
 
+        def _begins_for_others(self, data: bytes) -> bool:
+            """Whether a request begins that is no completion, and all before it is answered."""
+            return not (
+                data.startswith(_COMPLETIONS)
+                or self.conn.their_state is not h11.IDLE
+                or self.conn.trailing_data[0]
+                or self.transport.get_write_buffer_size()  # type: ignore[attr-defined]
+            )
+
         def connection_lost(self, exc: Exception | None) -> None:
             self._let_be()
+            counts.change("connections", -1)
             super().connection_lost(exc)
 
         def _watch(self) -> None:
@@ -182,6 +268,7 @@ def _protocol(seconds: float, most: int) -> type[H11Protocol]:
             if theirs is not h11.IDLE and not is_unread:  # the head is there: bodies have a timer
                 self._let_be()
             elif self._late is None:
+                seconds = limits.client_seconds
                 self._late = self.loop.call_later(seconds, self.transport.close)
 
         def _let_be(self) -> None:

@@ -2,18 +2,64 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from typing import Any, Literal
 
 from sharegen.engine.config import EngineStats
 
+_NAMES = ("open", "held", "connections", "left")
+_FIRST_STATUS = 100
+_SIZE = len(_NAMES) + 500
+_BYTES = 8  # of a number
+
+Counted = Literal["open", "held", "connections", "left"]
+
 
 class ServerCounts:
-    """What clients were told, by HTTP status, and how many wait."""
+    """What clients were told, by HTTP status, and what of theirs is under way.
 
-    def __init__(self) -> None:
-        self.answered: Counter[int] = Counter()
-        self.left = 0  # clients that went before their answer was there
-        self.open = 0
+    open: requests that wait or run; held: bytes of bodies that are received, or wait to be read;
+    connections: that are open; left: clients that went before their answer was there.
+
+    Several processes may count, each in a part of one memory of its own, so that bounds are those
+    of all together. memory: `size_of` so many processes; place: this one's.
+    """
+
+    def __init__(self, memory: Any = None, place: int = 0) -> None:
+        whole = memoryview(bytearray(self.size_of(1)) if memory is None else memory)
+        self._all = whole.cast("q")
+        self._place = place * _SIZE
+
+    @staticmethod
+    def size_of(processes: int) -> int:
+        """Bytes of memory in which so many processes count."""
+        return processes * _SIZE * _BYTES
+
+    def change(self, name: Counted, by: int) -> None:
+        """So many more, or less, in this process."""
+        self._all[self._place + _NAMES.index(name)] += by
+
+    def total(self, name: Counted) -> int:
+        """That of all processes."""
+        return sum(self._all[_NAMES.index(name) :: _SIZE])
+
+    def answer(self, status: int) -> None:
+        """A client was told so."""
+        self._all[self._place + len(_NAMES) + status - _FIRST_STATUS] += 1
+
+    @property
+    def answered(self) -> dict[int, int]:
+        """How many clients were told what, in all processes."""
+        first = len(_NAMES)
+        counts = {
+            _FIRST_STATUS + place: sum(self._all[first + place :: _SIZE])
+            for place in range(_SIZE - first)
+        }
+        return {status: count for status, count in counts.items() if count}
+
+    def let_go(self, place: int) -> None:
+        """A process is gone, and with it all that was under way there."""
+        for name in ("open", "held", "connections"):
+            self._all[place * _SIZE + _NAMES.index(name)] = 0
 
 
 def as_text(stats: EngineStats, engines: int, counts: ServerCounts) -> str:
@@ -24,7 +70,7 @@ def as_text(stats: EngineStats, engines: int, counts: ServerCounts) -> str:
         ("engines", "gauge", "Engines that take requests.", engines),
         ("running", "gauge", "Samples that decode now.", stats.running),
         ("waiting", "gauge", "Samples that wait for their prompt or a row.", stats.waiting),
-        ("requests_open", "gauge", "HTTP requests that wait or run.", counts.open),
+        ("requests_open", "gauge", "HTTP requests that wait or run.", counts.total("open")),
         ("kv_cache_use", "gauge", "Part of the KV blocks that is in use, from 0 to 1.", used),
         ("kv_blocks", "gauge", "Blocks of the KV cache.", stats.blocks_total),
         ("prompt_tokens_total", "counter", "Prompt tokens asked, for each sample.",
@@ -46,7 +92,8 @@ def as_text(stats: EngineStats, engines: int, counts: ServerCounts) -> str:
          stats.cancelled),
         ("preemptions_total", "counter", "Samples that made room for others for a while.",
          stats.preemptions),
-        ("clients_left_total", "counter", "Clients that left before their answer.", counts.left),
+        ("clients_left_total", "counter", "Clients that left before their answer.",
+         counts.total("left")),
     ]  # fmt: skip
     lines = []
     for name, kind, help, value in rows:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from socket import socket
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from sharegen.common import confined
+from sharegen.common.cores import available_cores
 from sharegen.common.parameters.machine import EngineParameters
 from sharegen.common.parameters.parameter import values_of
 from sharegen.engine.config import EngineConfig
@@ -32,6 +35,8 @@ from sharegen.serve.asked import Reader
 from sharegen.serve.batch_runner import BatchRunner
 from sharegen.serve.engine_loop import EngineLoop
 from sharegen.serve.file_store import FileStore
+from sharegen.serve.http_messages import Open, Prepare
+from sharegen.serve.http_processes import HttpProcesses
 from sharegen.serve.limits import Limits
 from sharegen.serve.listening import Listener, bound, is_local
 from sharegen.serve.training_api import TrainingApi
@@ -42,6 +47,8 @@ if TYPE_CHECKING:
     from sharegen.serve.ticket import News, Ticket
 
 _LAST_WORDS = 5.0  # seconds to tell clients that the engine has ended
+_CORES = 4  # of this machine for each HTTP process: clients are often on it, too
+_MOST_PROCESSES = 4
 _ECHO = 0.2  # seconds for which a signal is the one before: `timeout` sends each of its own twice
 
 
@@ -82,16 +89,20 @@ class Server:
         address: Address,
         limits: Limits,
         sock: socket,
+        processes: HttpProcesses,
         store: FileStore | None = None,
         weights_folder: Path | None = None,
     ) -> None:
         self.loop = EngineLoop(engines, configuration.sampling.seed)
+        self.loop.keys = count(0, processes.number + 1)  # the others are the processes' own
         self.grace = limits.grace
+        self._processes = processes
         model = engines.ready
         reader = Reader(configuration, tokenizer, names, model.context_length, limits)
         self.api = Api(
-            self.loop, reader, names, model.fingerprint, tokenizer,
+            self.loop, reader, names[0], model.fingerprint, tokenizer,
             Vocabulary.of(tokenizer).utf8, limits, address.key, is_local(address.host),
+            processes.counts,
         )  # fmt: skip
         self.api.add(AboutApi(names, model.context_length, self.loop, self.api).routes)
         self.batches: BatchRunner | None = None
@@ -106,13 +117,26 @@ class Server:
         if weights_folder is None:
             self.api.add(refusing(training_api.PATHS, training_api.NOT_SERVED))
         else:
-            trainer = TrainingApi(weights_folder, self.loop, self.api, self.batches)
+            trainer = TrainingApi(
+                weights_folder, self.loop, self.api, self.batches, self._change_model
+            )
             self.api.add(trainer.routes)
-        beside = None if self.batches is None else self.batches.run
-        self.listener = Listener(self.api.app, sock, limits, beside)
+        besides = [] if self.batches is None else [self.batches.run]
+        self.listener = Listener(
+            self.api.app, sock, limits, processes.counts, [*besides, self._hear_processes],
+            accepts=not processes.number,
+        )  # fmt: skip
         self.loop.tell = self._tell
         self.dropped = False
         """Whether it has ended with requests that had not finished."""
+
+    async def _hear_processes(self) -> None:
+        listening = self.listener.server
+        await self._processes.run(self.loop, listening.take, listening.accept)
+
+    def _change_model(self, fingerprint: str) -> None:
+        self.api.fingerprint = fingerprint
+        self._processes.change(fingerprint)
 
     def _tell(self, news: list[tuple[Ticket, News]]) -> None:
         if not self.listener.is_over:
@@ -134,11 +158,12 @@ class Server:
         self._end_listening()
         threading.Thread(target=self._wait, daemon=True).start()
 
-    def _end_listening(self) -> None:
+    def _end_listening(self, at_once: bool = False) -> None:
         """Begin nothing more."""
         if self.batches is not None:
             self.listener.loop.call_soon_threadsafe(self.batches.end)
-        self.listener.end()
+        self.listener.loop.call_soon_threadsafe(self._processes.end, at_once)
+        self.listener.end(at_once)
 
     def _wait(self) -> None:
         self.listener.join(self.grace)
@@ -149,8 +174,8 @@ class Server:
 
     def end_now(self) -> None:
         """From any thread: end at once."""
-        self.dropped = self.api.counts.open > 0
-        self.listener.end(at_once=True)
+        self.dropped = self.api.counts.total("open") > 0
+        self._end_listening(at_once=True)
         self.loop.drop()
 
 
@@ -160,11 +185,13 @@ def serve(
     limits: Limits,
     names: tuple[str, ...],
     ready: Callable[[str, str], None],
+    http_processes: int | None = None,
     batch_folder: Path | None = None,
     weights_folder: Path | None = None,
 ) -> None:
     """Answer requests until a signal ends it.
 
+    http_processes: that clients reach in this one's place; None for as many as pay.
     batch_folder: where files and batches are kept, if there are to be any. weights_folder: below
     which a trainer has new weights, if one may pause the server and change them.
     ready: called with the model's name and the base URL when requests are answered.
@@ -175,17 +202,26 @@ def serve(
     if weights_folder is not None and not weights_folder.is_dir():
         raise UsageError(f"--weights-folder {weights_folder}: is no folder: make it first")
     _refuse_what_is_not_served(configuration)
-    sock = bound(address.host, address.port, limits)
-    with closing(sock), _opened(batch_folder, limits) as store, closing(ForkServer()) as copied:
+    number = _as_many_as_pay(configuration) if http_processes is None else http_processes
+    prepare = Prepare(
+        configuration, names, limits, address.key, is_local(address.host), 0, number + 1
+    )
+    with (
+        closing(bound(address.host, address.port, limits)) as sock,
+        _opened(batch_folder, limits) as store,
+        closing(HttpProcesses(number, prepare, sock)) as processes,
+        closing(ForkServer()) as copied,
+    ):
         if on_cpu(configuration) and configuration.machine.tensor_parallel_size == 1:
             copied.begin()  # what an engine imports, while this process reads the tokenizer
         confined.prepare(chat.render)
         tokenizer = tokenizer_of(configuration)
         with closing(_open(configuration, tokenizer, copied)) as engines:
             server = Server(
-                engines, tokenizer, configuration, names, address, limits, sock, store,
+                engines, tokenizer, configuration, names, address, limits, sock, processes, store,
                 weights_folder,
             )  # fmt: skip
+            processes.open(Open(engines.ready.context_length, engines.ready.fingerprint))
             with _Signals(server):
                 ready(names[0], _url(address.host, sock))
                 server.run()
@@ -242,6 +278,13 @@ def _refuse_what_is_not_served(configuration: Configuration) -> None:
         raise UsageError("sampling.decoding: a server draws samples: a beam search takes a job")
     if configuration.sampling.stop_when is not None:
         raise UsageError("--stop-when: a server draws what each request asks for")
+
+
+def _as_many_as_pay(configuration: Configuration) -> int:
+    """How many HTTP processes are worth their start: none where cores are few, or the engine's."""
+    if on_cpu(configuration) or sys.platform != "linux":
+        return 0
+    return min(_MOST_PROCESSES, available_cores() // _CORES)
 
 
 def _open(configuration: Configuration, tokenizer: Any, copied: ForkServer) -> Dispatcher:

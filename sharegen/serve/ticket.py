@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import count
+from typing import Protocol
 
 from sharegen.engine.core.request import Completion, Request, TokenLogprobs
 
@@ -77,3 +79,17 @@ class Ticket:
         self._changed.clear()
         found, self._news = self._news, News()
         return found
+
+
+class Engines(Protocol):
+    """Where tickets go. keys: of requests that were not asked yet; ends: whether nobody takes
+    more."""
+
+    keys: count[int]
+    ends: bool
+
+    def submit(self, ticket: Ticket) -> None:
+        """A ticket is sent to an engine."""
+
+    def cancel(self, ticket: Ticket) -> None:
+        """Nobody waits for a ticket any more; its KV is free in the next step."""

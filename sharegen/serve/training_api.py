@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -43,13 +44,23 @@ NOT_SERVED = Refusal(
 
 
 class TrainingApi:
-    """The endpoints for a trainer. folder: below which new weights may lie."""
+    """The endpoints for a trainer.
+
+    folder: below which new weights may lie; change: called with the fingerprint of the model as it
+    is from then on.
+    """
 
     def __init__(
-        self, folder: Path, loop: EngineLoop, api: Api, batches: BatchRunner | None
+        self,
+        folder: Path,
+        loop: EngineLoop,
+        api: Api,
+        batches: BatchRunner | None,
+        change: Callable[[str], None],
     ) -> None:
         self._folder = folder.resolve()
         self._loop, self._api, self._batches = loop, api, batches
+        self._change = change
 
     @property
     def routes(self) -> list[BaseRoute]:
@@ -91,7 +102,7 @@ class TrainingApi:
             fingerprint = await self._done(request, self._loop.change_weights(str(folder)))
         except SharegenError as error:
             raise Refusal(400, f"nothing has changed: {error}", "model_path") from None
-        self._api.fingerprint = fingerprint
+        self._change(fingerprint)
         return JSONResponse({"success": True, "message": f"the weights are those of {folder.name}"})
 
     def _refuse_in_a_batch(self) -> None:

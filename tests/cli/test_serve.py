@@ -37,6 +37,7 @@ MODEL = ["--model", "tinymath", "--device", "cpu", "--kv-cache-memory", "64MiB"]
         ),
         (["--max-requests", "0"], "--max-requests"),
         (["--port", "70000"], "--port"),
+        (["--http-processes", "65"], "--http-processes"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_line(
@@ -79,9 +80,13 @@ def test_engines_that_there_is_no_room_for(
     assert done.err.count("\n") == 1 and "Traceback" not in done.err
 
 
-@pytest.fixture
-def process(uncovered: None, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "sharegen", "serve", *MODEL, "--port", "0", "--grace", "20"]
+@pytest.fixture(params=["0", "2"])
+def process(
+    uncovered: None, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[subprocess.Popen[str]]:
+    """A server without HTTP processes beside it, and one with two."""
+    flags = [*MODEL, "--port", "0", "--grace", "20", "--http-processes", request.param]
+    command = [sys.executable, "-m", "sharegen", "serve", *flags]
     with (tmp_path / "stderr").open("w") as errors:
         found = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
         try:

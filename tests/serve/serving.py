@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import signal
+import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,11 +21,13 @@ from sharegen.engine.parallel.messages import Setting
 from sharegen.errors import SharegenError
 from sharegen.job.machine import tokenizer_of
 from sharegen.serve.file_store import FileStore
+from sharegen.serve.http_messages import Open, Prepare
+from sharegen.serve.http_processes import HttpProcesses
 from sharegen.serve.limits import Limits
 from sharegen.serve.listening import bound
 from sharegen.serve.server import Address, Server
 from sharegen.workload.configuration import resolve
-from tests.engine.parallel.forked import Forked
+from tests.engine.parallel.forked import CONTEXT, Forked
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -38,6 +41,7 @@ class Served:
     """A server that answers at a port of this machine. died: what its engine died of, if it did."""
 
     server: Server
+    processes: HttpProcesses
     port: int
     key: str | None
     died: list[BaseException]
@@ -80,6 +84,30 @@ class Served:
         return answer.status, json.loads(text) if text[:1] in (b"{", b"[") else text.decode()
 
 
+def _http(channel: socket.socket) -> None:
+    from sharegen.serve import http_process
+
+    http_process.main(channel.detach())
+
+
+class _Popen:
+    """An HTTP process as one of subprocess, forked from one that has imported everything."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._process = CONTEXT.Process(target=_http, args=[channel], daemon=True)
+        self._process.start()
+        self.pid, self.kill = self._process.pid, self._process.kill
+
+    def wait(self, timeout: float) -> None:
+        self._process.join(timeout)
+
+
+def forked_http(module: str, descriptor: int) -> Any:
+    """Start an HTTP process as workers are started here."""
+    with socket.socket(fileno=os.dup(descriptor)) as channel:
+        return _Popen(channel)
+
+
 @contextmanager
 def serving(
     folder: Path,
@@ -88,8 +116,12 @@ def serving(
     kinds: Sequence[type[EngineProcess]] = (Forked,),
     batch_folder: Path | None = None,
     weights_folder: Path | None = None,
+    processes: int = 0,
 ) -> Iterator[Served]:
-    """A server of the model in a folder, which ends with the block. kinds: of its engines."""
+    """A server of the model in a folder, which ends with the block.
+
+    kinds: of its engines; processes: that clients reach in this one's place.
+    """
     limits = limits or Limits(grace=5)
     address = Address(port=0, key=key)
     configuration = resolve("batch", flags={"model": str(folder)}, has_rows=False)
@@ -100,10 +132,15 @@ def serving(
     engines = Dispatcher([setting] * len(kinds), Processes(lambda each: next(left)(each)))
     engines.gather()
     sock = bound(address.host, address.port, limits)
+    port = sock.getsockname()[1]
     store = None if batch_folder is None else FileStore(batch_folder, limits)
+    prepare = Prepare(configuration, (NAME,), limits, key, True, 0, processes + 1)
+    beside = HttpProcesses(processes, prepare, sock, forked_http)
     server = Server(
-        engines, tokenizer, configuration, (NAME,), address, limits, sock, store, weights_folder
-    )
+        engines, tokenizer, configuration, (NAME,), address, limits, sock, beside, store,
+        weights_folder,
+    )  # fmt: skip
+    beside.open(Open(engines.ready.context_length, engines.ready.fingerprint))
     died: list[BaseException] = []
 
     def run() -> None:
@@ -115,11 +152,12 @@ def serving(
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
-        yield Served(server, sock.getsockname()[1], key, died)
+        yield Served(server, beside, port, key, died)
     finally:
         server.end()
         thread.join(60)
         assert not thread.is_alive()
+        beside.close()
         engines.close()
         sock.close()
         if store is not None:

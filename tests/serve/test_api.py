@@ -53,7 +53,7 @@ def llm(folder: Path) -> Iterator[LLM]:
 def wait_until_idle(served: Served) -> None:
     """Until nothing runs and no client is waited for."""
     until = time.monotonic() + 60
-    while served.engines.has_work or served.server.api.counts.open:
+    while served.engines.has_work or served.server.api.counts.total("open"):
         assert time.monotonic() < until
         time.sleep(0.01)
 
@@ -417,10 +417,10 @@ def test_a_large_body_is_read_beside_the_others(
         large = beside.submit(served.ask, "/v1/completions", {"prompt": "a " * 20_000})
         assert begun.wait(60)
         assert served.ask("/v1/completions", {"prompt": "a", "max_tokens": 1})[0] == 200
-        assert served.server.api.bodies.held > 40_000  # bodies that wait are bounded too
+        assert served.server.api.counts.total("held") > 40_000  # bodies that wait are bounded too
         may_end.set()
         assert large.result()[1]["error"]["code"] == "context_length_exceeded"
-    assert served.server.api.bodies.held == 0
+    assert served.server.api.counts.total("held") == 0
 
 
 def test_a_defect_is_told_without_words_of_a_prompt(
@@ -440,7 +440,7 @@ def test_a_defect_is_told_without_words_of_a_prompt(
 @pytest.mark.parametrize("stream", [False, True])
 def test_who_leaves_is_let_go_of(served: Served, stream: bool) -> None:
     wait_until_idle(served)
-    before = served.server.api.counts.left
+    before = served.server.api.counts.total("left")
     body = {"prompt": PROMPT, "max_tokens": 1900, "ignore_eos": True, "n": 8, "stream": stream}
     data = json.dumps(body).encode()
     with socket.create_connection(("127.0.0.1", served.port), timeout=60) as client:
@@ -450,7 +450,7 @@ def test_who_leaves_is_let_go_of(served: Served, stream: bool) -> None:
             assert time.monotonic() < until
             time.sleep(0.005)
     wait_until_idle(served)
-    assert served.server.api.counts.left == before + 1
+    assert served.server.api.counts.total("left") == before + 1
     while served.engines.stats.blocks_used:  # which the engine tells when it has let go of them
         assert time.monotonic() < until
         time.sleep(0.005)

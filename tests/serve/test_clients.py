@@ -59,7 +59,7 @@ def test_a_body_of_100_mb(served: Served) -> None:
     said = json.loads(answer.read())["error"]["message"]
     connection.close()
     assert answer.status == 413 and "--max-body" in said
-    assert served.server.api.bodies.held == 0
+    assert served.server.api.counts.total("held") == 0
 
 
 def instances(kind: str, arguments: list[Any]) -> list[Any]:

@@ -11,6 +11,7 @@ import pytest
 
 from sharegen.serve.limits import Limits
 from sharegen.serve.listening import Listener, bound
+from sharegen.serve.metrics import ServerCounts
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -20,7 +21,7 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 def test_it_ends_when_it_was_told_so_before_it_began() -> None:
     """A signal may come between the base URL's print and the start."""
     with closing(bound("127.0.0.1", 0, Limits())) as sock:
-        listener = Listener(app, sock, Limits())
+        listener = Listener(app, sock, Limits(), ServerCounts())
         listener.end()
         listener.join(0.0)
         assert listener.is_over
@@ -41,7 +42,7 @@ async def whether_at_once(scope: Any, receive: Any, send: Any) -> None:
 def test_answers_wait_for_no_confirmation() -> None:
     """Which a client delays by 40 ms, where an answer comes in two pieces."""
     with closing(bound("127.0.0.1", 0, Limits())) as sock:
-        listener = Listener(whether_at_once, sock, Limits())
+        listener = Listener(whether_at_once, sock, Limits(), ServerCounts())
         listener.start()
         try:
             with socket.create_connection(sock.getsockname(), timeout=60) as client:
@@ -69,7 +70,7 @@ async def said(scope: Any, receive: Any, send: Any) -> None:
 )
 def test_an_answer_is_whole_whose_head_leaves_with_its_body(asked: str, ends: bytes) -> None:
     with closing(bound("127.0.0.1", 0, Limits())) as sock:
-        listener = Listener(said, sock, Limits())
+        listener = Listener(said, sock, Limits(), ServerCounts())
         listener.start()
         try:
             with socket.create_connection(sock.getsockname(), timeout=60) as client:

@@ -3,4 +3,5 @@
 import transformers.models.llama.modeling_llama  # noqa: F401
 
 import sharegen.engine.parallel.rank
-import sharegen.engine.parallel.worker  # noqa: F401
+import sharegen.engine.parallel.worker
+import sharegen.serve.http_process  # noqa: F401
