@@ -172,7 +172,7 @@ def _sections(prefix: str, model: type[BaseModel]) -> Iterator[str]:
     """A table for a section and one for each section in it."""
     title = f"`{prefix}`" if prefix else "A job"
     yield f"## {title}\n\n{_prose(model.__doc__ or '')}\n"
-    lines = ["| key | type | default | |", "|---|---|---|---|"]
+    lines = ["| key | type | default | what it sets |", "|---|---|---|---|"]
     inner: list[tuple[str, type[BaseModel]]] = []
     schema = model.model_json_schema()
     for name, field in model.model_fields.items():

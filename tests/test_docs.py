@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -111,6 +112,15 @@ def test_links_between_pages_lead_somewhere() -> None:
     for page in [*DOCS.rglob("*.md"), *DOCS.parent.glob("*.md")]:
         for link in linked(page):
             assert (page.parent / link).is_file(), f"{page.relative_to(DOCS.parent)}: {link}"
+
+
+def test_a_table_s_columns_have_names() -> None:
+    """A reader who hears the page is told the name of a cell's column."""
+    for page in DOCS.rglob("*.md"):
+        text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for header, below in pairwise(text.splitlines()):
+            if re.fullmatch(r"\|(\s*:?-+:?\s*\|)+", below):
+                assert not re.search(r"\|\s*\|", header), f"{page.relative_to(DOCS)}: {header}"
 
 
 @pytest.mark.parametrize("name", PAGES)

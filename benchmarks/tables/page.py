@@ -8,7 +8,7 @@ from benchmarks.card.rows import ROWS
 from benchmarks.measurement import Measurement, Peer
 from benchmarks.tables.markdown import number, table
 from benchmarks.tables.marks import Marks, differences, short_commit
-from benchmarks.tables.popular import popular_table
+from benchmarks.tables.popular import parts_table, popular_table
 from benchmarks.tables.starts import starts_table
 from benchmarks.tables.training import training_tables
 
@@ -61,7 +61,7 @@ def page(measured: Sequence[Measurement]) -> str:
         _HEAD,
         *_section("One GPU", [row for row in jobs if row.card.count == 1], _job),
         f"## Ten popular shapes\n\n{_INTRODUCTIONS['Ten popular shapes']}\n",
-        popular_table(measured) + "\n",
+        *(f"{made}\n" for made in (popular_table(measured), parts_table(measured)) if made),
         *_section("Several GPUs", [row for row in jobs if row.card.count > 1], _parallel),
         *_section("A whole command", _of(measured, "command"), _command),
         *_section("The first sample", _of(measured, "start"), None),
@@ -86,9 +86,9 @@ def _of(measured: Sequence[Measurement], kind: str) -> list[Measurement]:
 _INTRODUCTIONS = {
     "Ten popular shapes": "The public configs with random weights, each on the workload gsm8k "
     "with up to 1,024 sequences, beside the same job with attention replaced by a copy, and a "
-    "hybrid's mixers, too. The milliseconds of a step are the GPU's, by part; what runs side by "
-    "side counts twice, and the host's are those in which the GPU waits. `python -m benchmarks "
-    "card --popular` measures them.",
+    "hybrid's mixers, too. The second table has the milliseconds of a step, by part: they are the "
+    "GPU's, what runs side by side counts twice, and the host's are those in which the GPU waits. "
+    "`python -m benchmarks card --popular` measures all of it.",
     "One GPU": "Whole jobs. The peer is the fastest program that did the same work, of "
     "[all](#peers).",
     "Several GPUs": "`workers` are engines with a GPU each, `ranks` the GPUs that one engine's "
@@ -139,7 +139,7 @@ def _section(title: str, rows: Sequence[Measurement], cells: _Cells | None) -> I
     for row, texts in zip(rows, said, strict=True):
         line = cells(row, marks) | {"card": row.card.label}
         line["measured"] = f"{row.date:%Y-%m-%d}".replace("-", _HYPHEN) + marks.of(*texts)
-        line["commit"] = f"`{short_commit(row.commit)}`" if row.commit else "not known"
+        line["commit"] = short_commit(row.commit) if row.commit else "not known"
         lines.append(line)
     cards = {line["card"] for line in lines}
     if len(cards) == 1:

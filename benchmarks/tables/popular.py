@@ -31,22 +31,34 @@ def popular_table(measured: Sequence[Measurement]) -> str:
     Of rows of one day it is that of more sequences.
     """
     marks = Marks()
-    lines = [line for shape in SHAPE_TABLE for line in _lines(shape, measured, marks)]
-    header = [
-        "shape", "precision", "sequences", "tokens per second", "ceiling", "of it", "step, ms",
-        *_TOGETHER, "card", "measured",
-    ]  # fmt: skip
+    header = (
+        "shape", "precision", "sequences", "tokens per second", "ceiling", "of it", "card",
+        "measured",
+    )  # fmt: skip
+    lines = [_line(shape, row, marks) for shape, row in _rows(measured)]
     cells = table(header, [[line.get(name, "") for name in header] for line in lines])
     return "\n\n".join(filter(None, [cells, *marks.legend()]))
 
 
-def _lines(shape: Shape, measured: Sequence[Measurement], marks: Marks) -> Iterator[dict[str, str]]:
-    for precision in ("bf16", "FP8"):
-        found = _newest(shape, measured, precision)
-        if found is not None:
-            yield _line(shape, found, marks)
-        elif precision == "bf16":
-            yield {"shape": shape.title, "tokens per second": _NOT, "ceiling": _NOT}
+def parts_table(measured: Sequence[Measurement]) -> str:
+    """The milliseconds of a step of each, by part, where they were measured; empty for none."""
+    header = ("shape", "precision", "step, ms", *_TOGETHER)
+    lines = [
+        {"shape": shape.title, "precision": row.precision or ""} | _parts(row.numbers)
+        for shape, row in _rows(measured)
+        if row is not None and row.numbers.parts_ms
+    ]
+    if not lines:
+        return ""
+    return table(header, [[line.get(name, "") for name in header] for line in lines])
+
+
+def _rows(measured: Sequence[Measurement]) -> Iterator[tuple[Shape, Measurement | None]]:
+    """Each shape with its newest row, or None; and with that in FP8, where there is one."""
+    for shape in SHAPE_TABLE:
+        yield shape, _newest(shape, measured, "bf16")
+        if (fp8 := _newest(shape, measured, "FP8")) is not None:
+            yield shape, fp8
 
 
 def _newest(shape: Shape, measured: Sequence[Measurement], precision: str) -> Measurement | None:
@@ -67,7 +79,9 @@ def _rank(row: Measurement) -> tuple[bool, date, int]:
     return row.kind == "ceiling", row.date, row.engines.sequences or 0
 
 
-def _line(shape: Shape, row: Measurement, marks: Marks) -> dict[str, str]:
+def _line(shape: Shape, row: Measurement | None, marks: Marks) -> dict[str, str]:
+    if row is None:
+        return {"shape": shape.title, "tokens per second": _NOT, "ceiling": _NOT}
     numbers = row.numbers
     pace, ceiling = numbers.tokens_per_second, numbers.ceiling_tokens_per_second
     assert pace is not None
@@ -78,8 +92,6 @@ def _line(shape: Shape, row: Measurement, marks: Marks) -> dict[str, str]:
         "tokens per second": number(pace) + marks.of(*[FEW_EXPERTS] * row.few_experts),
         "ceiling": number(ceiling) or _NOT,
         "of it": f"{pace / ceiling:.0%}" if ceiling else "",
-        "step, ms": number(numbers.step_ms, 1),
-        **_parts(numbers),
         "card": row.card.label,
         "measured": f"{row.date:%Y-%m-%d}",
     }
@@ -90,4 +102,5 @@ def _parts(numbers: Numbers) -> dict[str, str]:
         column: sum(numbers.parts_ms.get(part, 0.0) for part in parts)
         for column, parts in _TOGETHER.items()
     }
-    return {column: number(ms, 1) for column, ms in sums.items() if ms}
+    cells = {column: number(ms, 1) for column, ms in sums.items() if ms}
+    return {"step, ms": number(numbers.step_ms, 1)} | cells

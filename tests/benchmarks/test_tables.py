@@ -16,7 +16,7 @@ from benchmarks.tables.headline import THEMES, chart, headline, readme, speed_ta
 from benchmarks.tables.markdown import with_table
 from benchmarks.tables.marks import FEW_EXPERTS, Marks, differences
 from benchmarks.tables.page import page
-from benchmarks.tables.popular import popular_table
+from benchmarks.tables.popular import parts_table, popular_table
 from benchmarks.tables.writing import ROOT, made
 from sharegen.errors import DataError
 
@@ -139,12 +139,21 @@ def test_the_popular_shapes_are_all_there_measured_or_not() -> None:
     text = popular_table([popular(), row(shape="phi-4", date=date(2026, 11, 27))])
     lines = {line.split(" | ")[0].strip("| "): line for line in text.splitlines()[2:]}
     assert list(lines) == [shape.title for shape in SHAPE_TABLE]
-    assert lines["Phi-4"].startswith("| Phi-4 | bf16 | 150 | 200 | 75% | 20.0 | 12.0 | 3.0 |")
+    assert lines["Phi-4"].startswith("| Phi-4 | bf16 | 150 | 200 | 75% | NVIDIA H200 |")
     assert "not measured | not measured" in lines["Gemma-3-12B"]
     without = popular_table([row(shape="phi-4"), popular(card={"count": 2}), row()])
     assert "| Phi-4 | bf16 | 150 | not measured |" in without
     few = popular_table([popular(few_experts=True)])
     assert "| Phi-4 | bf16 | 150 (a) |" in few and few.endswith(f"\n\n(a) {FEW_EXPERTS}")
+
+
+def test_the_parts_of_a_step_are_a_table_of_their_own() -> None:
+    lines = parts_table([popular(), row()]).splitlines()
+    assert lines[0] == (
+        "| shape | precision | step, ms | products | attention | norms, RoPE, gates | host |"
+    )
+    assert lines[2:] == ["| Phi-4 | bf16 | 20.0 | 12.0 | 3.0 | 0.5 | 1.5 |"]
+    assert parts_table([row()]) == ""
 
 
 def test_fp8_has_a_line_of_its_own_where_it_was_measured() -> None:

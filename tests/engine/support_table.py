@@ -243,7 +243,7 @@ def page() -> str:
         HEAD,
         f"Exact: {len({model_type for model_type, _ in TABLE.values()})} architectures.",
         "",
-        "| model | model type | | attention | several GPUs | transformers |",
+        "| model | model type | result | attention | several GPUs | transformers |",
         "|---|---|---|---|---|---|",
         *map(exact_row, TINY),
         *map(refused_row, REFUSED),
