@@ -114,7 +114,7 @@ class LLM:
         tokenizer: Any | None = None,
         *,
         dtype: str | torch.dtype = "auto",
-        quantization: Literal["fp8"] | None = None,
+        quantization: Literal["fp8", "fp8-blocks"] | None = None,
         device: str = "auto",
         revision: str | None = None,
         max_sequences: int | None = None,

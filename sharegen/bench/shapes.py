@@ -14,8 +14,9 @@ from sharegen.engine.model.checkpoint.source import (
     load_config,
     locate,
 )
+from sharegen.engine.model.fp8 import quantising
 from sharegen.engine.model.fp8.products import LEAST
-from sharegen.engine.model.fp8.quantising import check, install, places, quantise
+from sharegen.engine.model.fp8.stored_fp8 import BLOCKS
 from sharegen.engine.model.load import load_model, load_random_shard
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
@@ -135,7 +136,8 @@ def random_model(
 ) -> PreTrainedModel:
     """A model of a known shape, or of a folder's config, with random weights made on the device.
 
-    quantization: "fp8" makes the large ones FP8, each before the next one is made.
+    quantization: "fp8" makes the large ones FP8, and "fp8-blocks" by blocks, each before the next
+    one is made.
     """
     config = config_of(shape)
     config.dtype = dtype
@@ -143,7 +145,7 @@ def random_model(
     with device if quantization is None else torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
     if quantization is not None:
-        _fill_with_fp8(model, shape, device)
+        _fill_with_fp8(model, shape, device, quantization)
     _spread_over_experts(model)
     return model
 
@@ -168,17 +170,19 @@ def _spread_over_experts(model: PreTrainedModel) -> None:
             weight.mul_(_LONG * weight.shape[1] ** 0.5 / length.clamp(min=LEAST))
 
 
-def _fill_with_fp8(model: PreTrainedModel, shape: str, device: torch.device) -> None:
+def _fill_with_fp8(model: PreTrainedModel, shape: str, device: torch.device, how: str) -> None:
     """Make the weights of a model without any, module by module."""
-    found = places(model)
-    check(found, model, f"of shape {shape}", device)
+    blocks = how == BLOCKS
+    found = quantising.places_of_blocks(model) if blocks else quantising.places(model)
+    make = quantising.quantise_in_blocks if blocks else quantising.quantise
+    quantising.check(found, model, f"of shape {shape}", device)
     for name in [name for name, _ in model.named_modules()]:  # a list of modules would keep them
         module = model.get_submodule(name)
         module.to_empty(device=device, recurse=False)
         model._init_weights(module)
         for place in (place for place in found if place.module == name):
             weight = model.get_parameter(place.name).data
-            install(model, place, quantise(weight, place.is_transposed, device))
+            quantising.install(model, place, make(weight, place.is_transposed, device))
     model.tie_weights()
 
 

@@ -9,9 +9,14 @@ import torch
 from transformers import Qwen3MoeConfig
 
 from sharegen.bench.shapes import WORKLOADS, Workload, load_random, random_model, workload
+from sharegen.engine.model.fp8.blocks import widened
+from sharegen.engine.model.fp8.products import EMULATE
+from sharegen.engine.model.fp8.stored_fp8 import BLOCKS
+from sharegen.engine.model.load import load_model
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.errors import UsageError
 from tests.engine.rank_processes import on_ranks
+from tests.engine.tiny_models import tiny_config
 
 CPU = torch.device("cpu")
 
@@ -74,3 +79,18 @@ def test_refuses_a_workload(text: str, why: str) -> None:
     with pytest.raises(UsageError) as refused:
         workload(text)
     assert repr(text) in str(refused.value) and why in str(refused.value)
+
+
+def test_random_weights_in_fp8_by_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(EMULATE, "1")
+    config = tiny_config("qwen3_moe")
+    config.hidden_size, config.moe_intermediate_size, config.head_dim = 256, 128, 64
+    config.save_pretrained(tmp_path)
+    model = random_model(str(tmp_path), CPU, torch.float32, BLOCKS)
+    layer = model.model.layers[1]
+    assert layer.self_attn.q_proj.weight_scale.shape == (2, 2)
+    experts = layer.mlp.experts
+    assert experts.down_proj_scale.shape == (config.num_experts, 2, 1)
+    numbers = widened(experts.gate_up_proj[1], experts.gate_up_proj_scale[1])
+    assert numbers.std().item() == pytest.approx(config.initializer_range, rel=0.05)
+    assert load_model(model).trial_forward(8, 8).isfinite().all()

@@ -46,7 +46,8 @@ FORMATS = (
     ),
     (
         "FP8 by blocks of 128 x 128 (`fp8`, compressed-tensors), experts too",
-        "dequantised while read; as FP8 where a switch says so ([fp8.md](../explanation/fp8.md))",
+        "dequantised while read; as FP8 with `--quantization fp8-blocks` "
+        "([fp8.md](../explanation/fp8.md))",
         "runs as FP8",
     ),
     ("MXFP4 (gpt-oss)", "dequantised while read, exactly", "runs as MXFP4"),

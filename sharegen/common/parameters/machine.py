@@ -155,17 +155,19 @@ class LoadParameters:
         ),
     ] = "auto"
     quantization: Annotated[
-        Literal["fp8"] | None,
+        Literal["fp8", "fp8-blocks"] | None,
         Parameter(
-            '"fp8" makes large weights FP8 as they are read, on a GPU that has it; null leaves '
-            "them as they are.",
+            '"fp8" makes large weights FP8 as they are read, on a GPU that has it; "fp8-blocks" '
+            "multiplies those that a checkpoint has in FP8 by blocks as they are stored, which "
+            "are dequantised otherwise; null does neither.",
             changes_samples=True,
             flag=Flag(
                 "--quantization",
-                "fp8",
-                "Make large weights FP8 as they are read, on a GPU that has it.",
+                "fp8|fp8-blocks",
+                "Make large weights FP8 as they are read (fp8), or multiply a checkpoint's FP8 by "
+                "blocks as it is stored (fp8-blocks), on a GPU that has it.",
                 default="none",
-                complete=("fp8",),
+                complete=("fp8", "fp8-blocks"),
             ),
         ),
     ] = None

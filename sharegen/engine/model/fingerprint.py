@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from huggingface_hub import try_to_load_from_cache
 
-from sharegen.engine.model.fp8.stored_fp8 import blocks_are_wanted
 from sharegen.errors import ModelError
 
 if TYPE_CHECKING:
@@ -38,17 +37,7 @@ def fingerprint_of_source(source: Source) -> str:
     file = try_to_load_from_cache(source.name, "config.json", revision=source.revision)
     commit = Path(file).parent.name if isinstance(file, str) else None
     name = json.dumps([source.name, commit])
-    products = _products(Path(file)) if isinstance(file, str) else ""
-    return hashlib.blake2b(name.encode(), digest_size=16).hexdigest() + products
-
-
-def _products(config: Path) -> str:
-    """What is added where weights are computed with in another way than is usual: FP8 blocks."""
-    if not blocks_are_wanted() or not config.is_file():
-        return ""
-    text = config.read_bytes()
-    has_blocks = b'"weight_block_size"' in text or b'"block_structure"' in text
-    return ":blocks" if has_blocks else ""
+    return hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
 
 
 def fingerprint_of_place(place: Path) -> str:
@@ -58,7 +47,7 @@ def fingerprint_of_place(place: Path) -> str:
     """
     if place.is_dir():
         files = [file for file in place.iterdir() if _is_model(file.name)]
-        return _hash_files(files) + _products(place / "config.json")
+        return _hash_files(files)
     return _hash_files([place], named=False)
 
 

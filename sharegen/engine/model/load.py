@@ -25,13 +25,14 @@ from sharegen.engine.model.checkpoint.source import Source, quiet
 from sharegen.engine.model.checkpoint.weights import (
     build_on_meta,
     load_weights,
+    refuse_other_forms,
     stored_quantization,
 )
 from sharegen.engine.model.cpu_experts import fill_experts
 from sharegen.engine.model.fingerprint import fingerprint_of_module, fingerprint_of_source
-from sharegen.engine.model.fp8.loading import quantise_on_meta
+from sharegen.engine.model.fp8.loading import blocks_on_meta, quantise_on_meta
 from sharegen.engine.model.fp8.quantising import quantise_in_place
-from sharegen.engine.model.fp8.stored_fp8 import StoredFP8
+from sharegen.engine.model.fp8.stored_fp8 import BLOCKS, StoredFP8
 from sharegen.engine.model.lent.copies import Copies
 from sharegen.engine.model.lent.lending import Lent, configs_of, is_lent
 from sharegen.engine.model.lent.sharded import refuse_sharded
@@ -46,7 +47,7 @@ from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.engine.model.tensor_parallel.sharding_plan import TensorParallelPlan
 from sharegen.errors import ModelError, UsageError
 
-QUANTIZATIONS = ("fp8",)
+QUANTIZATIONS = ("fp8", BLOCKS)
 IMPLEMENTATION = "sharegen"
 _LAYER_ATTRIBUTE = "sharegen_layer"
 _NO_LIMIT = 2**20  # tokens, where neither config nor frequencies name a limit
@@ -113,7 +114,8 @@ def load_model(
         A torch.device, of which the dtype may hang, need not be here then.
     ranks: load this rank's shard of the model, on the rank's device. All ranks must load.
     quantization: "fp8" makes the large weights FP8 as they are read, on a GPU that has it, or FP8
-        copies of those of a loaded model. A checkpoint that is quantised needs no word about it.
+        copies of those of a loaded model. "fp8-blocks" multiplies what a checkpoint has in FP8 by
+        blocks as it is stored. A checkpoint that is quantised otherwise needs no word about it.
     revision: branch, tag or commit of a model on the hub; by default its main one.
 
     Raises ModelError, in one line, for a model that is not there, does not load or that the engine
@@ -147,6 +149,8 @@ def load_model(
         _refuse_encoder_decoder(name, model.config)
         if quantization is not None and getattr(model.config, "quantization_config", None):
             raise ModelError(f"model {name} is quantised already: leave out quantization")
+        if quantization == BLOCKS:
+            refuse_other_forms(name, None, quantization)
         named = None if dtype == "auto" else _named(dtype, model)
         return _borrow(model, name, named, quantization is not None)
     if not isinstance(model, (str, os.PathLike)):
@@ -176,8 +180,11 @@ def load_model(
     if not weights:
         stored = stored_quantization(source, config, quantization)
         module = build_on_meta(source, config, precision)
+        refuse_other_forms(source.name, stored, quantization)
         own = stored if isinstance(stored, StoredFP8) else None
-        if quantization is not None or own is not None:
+        if quantization == BLOCKS:
+            blocks_on_meta(module)
+        elif quantization is not None or own is not None:
             quantise_on_meta(module, source.name, own)  # before it is probed, as in a run
         return _prepare(module, source.name, fingerprint)
     if lora is None:
@@ -273,6 +280,11 @@ def _load_with_adapter(
     lora: Source,
 ) -> PreTrainedModel:
     """An adapter is merged into weights as the checkpoint has them: only then they become FP8."""
+    if quantization == BLOCKS:
+        raise ModelError(
+            f"model {source.name}: an adapter is not merged into FP8 by blocks: leave out "
+            f"--quantization {BLOCKS}"
+        )
     if quantization is None:
         module = load_weights(source, config, dtype, device)
         return merge_adapter(module, lora)

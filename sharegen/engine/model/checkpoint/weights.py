@@ -19,7 +19,7 @@ from sharegen.engine.model.checkpoint.tensors import stored_tensors, take_genera
 from sharegen.engine.model.fp8.blocks import check_block_products
 from sharegen.engine.model.fp8.loading import ToFP8
 from sharegen.engine.model.fp8.quantising import quantise_in_place
-from sharegen.engine.model.fp8.stored_fp8 import StoredFP8, blocks_are_wanted, stored_fp8
+from sharegen.engine.model.fp8.stored_fp8 import BLOCKS, StoredFP8, stored_fp8
 from sharegen.engine.model.starting.moving import move_to
 from sharegen.engine.model.stored.dequantised import is_small
 from sharegen.engine.model.stored.forms import Form, as_numbers, form_of
@@ -38,12 +38,14 @@ def load_weights(
 ) -> PreTrainedModel:
     """The model with its weights on `device`. Raises ModelError, also when weights are missing.
 
-    quantization: "fp8" makes the large ones FP8 as they are read. Raises UsageError for a device
-    that has no FP8, where they are to be, or are in the checkpoint.
+    quantization: "fp8" makes the large ones FP8 as they are read, "fp8-blocks" keeps those that are
+    FP8 by blocks. Raises UsageError for a device that has no FP8, where they are to be, or are in
+    the checkpoint.
     """
+    stored = None if source.gguf else stored_quantization(source, config, quantization)
+    refuse_other_forms(source.name, stored, quantization)
     if source.gguf is not None:
         return _load_gguf(source, config, dtype, device, quantization)
-    stored = stored_quantization(source, config, quantization)
     if isinstance(stored, Form):
         return _load_form(source, config, dtype, device, quantization, stored)
     own = stored if isinstance(stored, StoredFP8) else None
@@ -83,9 +85,11 @@ def _load_form(
     form: Form,
 ) -> PreTrainedModel:
     """The model of a checkpoint whose weights become numbers, or FP8, one by one as it is read."""
+    if quantization == BLOCKS:
+        check_block_products(device)
     config = without_quantization(config)
     kind = type(build_on_meta(source, copy.deepcopy(config), dtype))  # which changes it
-    fp8 = None if quantization is None else ToFP8(source.name, device, by_powers=is_small)
+    fp8 = ToFP8(source.name, device, by_powers=is_small) if quantization == "fp8" else None
     placement: dict[str, Any] = {} if fp8 is None else {"quantization_config": fp8}
     with explained(source, "weights"):
         tensors = as_numbers(source.name, form, stored_tensors(source), dtype)
@@ -102,8 +106,7 @@ def _load_form(
         model, report = loaded
         take_generation_config(model, source)
     refuse_missing(source, report)
-    if fp8 is None and isinstance(form, FP8Blocks) and blocks_are_wanted():
-        check_block_products(device)
+    if quantization == BLOCKS:
         count = install_stored_blocks(model, source.name, device)
         warnings.warn(
             f"model {source.name}: {form}: {count} weights are multiplied as they are stored, "
@@ -132,6 +135,16 @@ def _read(model: PreTrainedModel, device: torch.device) -> None:
                     is_weight = isinstance(tensor, torch.nn.Parameter)
                     made[id(tensor)] = torch.nn.Parameter(read, False) if is_weight else read
                 tensors[name] = made[id(tensor)]
+
+
+def refuse_other_forms(
+    name: str, stored: StoredFP8 | Form | str | None, quantization: str | None
+) -> None:
+    """Raise ModelError where a checkpoint is to be multiplied in FP8 by blocks, and has none."""
+    if quantization == BLOCKS and not isinstance(stored, FP8Blocks):
+        raise ModelError(
+            f"model {name} is not stored in FP8 by blocks: leave out --quantization {BLOCKS}"
+        )
 
 
 def tell(name: str, form: object, dtype: torch.dtype, quantization: str | None) -> None:

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from sharegen.engine.model.fp8.products import E4M3, LEAST
-from sharegen.engine.model.fp8.stored_fp8 import SWITCH
+from sharegen.engine.model.fp8.products import E4M3, LEAST, check_device
+from sharegen.engine.model.fp8.stored_fp8 import BLOCKS
 from sharegen.errors import UsageError
 
 BLOCK = 128
@@ -21,14 +21,36 @@ BLOCK = 128
 _FOURS = 4  # rows, and blocks along a sum, come in multiples of these on a GPU
 
 _LARGEST = torch.finfo(E4M3).max
+_LEAST_CAPABILITY = (9, 0)
 _TRIAL = 256  # numbers of a side
 _TOLERANCE = 0.01  # of the norm: bfloat16 rounds the result to 0.002
 
 
 def check_block_products(device: torch.device) -> None:
-    """Raise UsageError, in one line, for a GPU or a torch without such products, or wrong ones."""
+    """Raise UsageError, in one line, for a device or a torch without such products, or wrong ones.
+
+    A CPU has them where it emulates FP8, as `check_device` says.
+    """
+    reason = None
     if device.type != "cuda":
-        return
+        check_device(device)
+    elif torch.cuda.get_device_capability(device) < _LEAST_CAPABILITY:
+        major, minor = torch.cuda.get_device_capability(device)
+        card = torch.cuda.get_device_name(device)
+        reason = f"{card} has compute capability {major}.{minor}, and 9.0 is the least"
+    elif not hasattr(functional, "scaled_mm"):
+        reason = f"torch {torch.__version__} has no product of them"
+    else:
+        reason = _trial(device)
+    if reason is not None:
+        raise UsageError(
+            f"FP8 by blocks is not multiplied as it is stored here: {reason}: leave out "
+            f"--quantization {BLOCKS}, and weights are dequantised"
+        )
+
+
+def _trial(device: torch.device) -> str | None:
+    """Why a GPU's products of blocks, the library's and the kernel's, do not do, if so."""
     try:
         x = torch.randn(_TRIAL, _TRIAL, device=device, dtype=torch.bfloat16)
         weight = torch.randn(_TRIAL, _TRIAL, device=device).to(E4M3)
@@ -37,18 +59,12 @@ def check_block_products(device: torch.device) -> None:
         expected = functional.linear(widened_groups(*quantise_groups(x)), widened(weight, scales))
         ends = torch.full((1,), _TRIAL, dtype=torch.int32, device=device)
         of_groups = multiply_block_groups(x, weight[None], scales[None], ends)
-        is_right = all(
-            (found.float() - expected).norm() < _TOLERANCE * expected.norm()
-            for found in (multiply_blocks(x, weight, scales), of_groups)
-        )
+        for found in (multiply_blocks(x, weight, scales), of_groups):
+            if not (found.float() - expected).norm() < _TOLERANCE * expected.norm():
+                return "this GPU's products are not right"
     except (RuntimeError, AttributeError, ValueError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise UsageError(
-            f"{SWITCH}=1 needs a GPU and a torch that multiply FP8 by blocks, and here: "
-            f"{reason:.200}: set it to 0"
-        ) from None
-    if not is_right:
-        raise UsageError(f"{SWITCH}=1: this GPU's products of blocks are not right: set it to 0")
+        return f"{str(error).strip().partition(chr(10))[0]:.200}"
+    return None
 
 
 def quantise_groups(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -63,6 +79,14 @@ def quantise_groups(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     scales = wide.abs().amax(dim=-1).clamp(min=LEAST) / _LARGEST
     numbers = (wide / scales.unsqueeze(-1)).to(E4M3).flatten(-2)
     return numbers[..., : x.shape[-1]], scales
+
+
+def quantise_blocks(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Quantise a weight [..., N, K], whose sizes are multiples of 128: its numbers in e4m3, and
+    scales [..., N / 128, K / 128]."""
+    blocks = weight.float().unflatten(-1, (-1, BLOCK)).unflatten(-3, (-1, BLOCK))
+    scales = blocks.abs().amax(dim=(-3, -1), keepdim=True).clamp(min=LEAST) / _LARGEST
+    return (blocks / scales).to(E4M3).view(weight.shape), scales.squeeze(-1).squeeze(-2)
 
 
 def widened_groups(numbers: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:

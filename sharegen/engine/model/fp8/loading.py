@@ -19,6 +19,7 @@ from transformers.core_model_loading import ConversionOps
 from transformers.quantizers import HfQuantizer, register_quantization_config, register_quantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
+from sharegen.engine.model.fp8.blocks import BLOCK
 from sharegen.engine.model.fp8.products import E4M3, check_device
 from sharegen.engine.model.fp8.quantising import (
     Place,
@@ -27,6 +28,7 @@ from sharegen.engine.model.fp8.quantising import (
     install,
     naming,
     places,
+    places_of_blocks,
     quantise,
     warn_of_small_share,
 )
@@ -132,9 +134,8 @@ class _Quantizer(HfQuantizer):
                     if powers:
                         settings.rows.add(made)
                 else:
-                    self.rows[name] = ScaledRows(
-                        as_stored(weight.to(settings.device)), torch.empty(0)
-                    )
+                    values = as_stored(weight.to(settings.device))
+                    self.rows[name] = ScaledRows(values, torch.empty(len(values), 1))
         except ModelError as error:  # transformers would log it, and raise another
             settings.error = settings.error or error
         return torch.empty(expected, device="meta")
@@ -193,6 +194,13 @@ def quantise_on_meta(model: PreTrainedModel, name: str, stored: StoredFP8 | None
     name: of the model; stored: how the checkpoint has FP8 weights itself, if so.
     """
     install_on_meta(model, places(model) if stored is None else expect_scales(model, name, stored))
+
+
+def blocks_on_meta(model: PreTrainedModel) -> None:
+    """Give a model without weights the sizes that they have in FP8 by blocks."""
+    for place in places_of_blocks(model):
+        values = torch.empty_like(model.get_parameter(place.name), dtype=E4M3, device="meta")
+        install(model, place, ScaledRows(values, values[..., ::BLOCK, ::BLOCK].float()))
 
 
 def install_on_meta(model: PreTrainedModel, found: list[Place]) -> None:

@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.pytorch_utils import Conv1D
 
+from sharegen.engine.model.fp8.blocks import BLOCK, FP8BlockLinear, are_of_blocks, quantise_blocks
 from sharegen.engine.model.fp8.experts import IMPLEMENTATION, is_known, projections
 from sharegen.engine.model.fp8.products import (
     E4M3,
@@ -31,7 +32,7 @@ from sharegen.engine.model.fp8.products import (
 )
 from sharegen.errors import ModelError
 
-_STAY = frozenset({
+STAY = frozenset({
     "gate", "router", "shared_expert_gate", "altup", "laurel", "per_layer_input_gate",
     "per_layer_projection", "kv_b_proj",
 })  # fmt: skip
@@ -61,7 +62,8 @@ class Place:
 
 @dataclass(frozen=True)
 class ScaledRows:
-    """A weight in FP8. values: [..., N, K] in e4m3; scales: [..., N, 1] in float32.
+    """A weight in FP8. values: [..., N, K] in e4m3; scales: [..., N, 1] in float32, or one for each
+    block of 128 x 128.
 
     rounded: rows with numbers that e4m3 does not have, where they were counted.
     """
@@ -90,7 +92,7 @@ def places(model: PreTrainedModel, shards: Shards = _whole) -> list[Place]:
     module: Any
     for name, module in _parts_of_layers(model):
         if type(module) in (nn.Linear, Conv1D):
-            if not _STAY & set(name.split(".")) and fit(shards, f"{name}.weight", module.weight):
+            if not STAY & set(name.split(".")) and fit(shards, f"{name}.weight", module.weight):
                 found.append(Place(name, "weight", type(module) is Conv1D))
         elif is_known(module):
             for projection in projections(module):
@@ -98,6 +100,16 @@ def places(model: PreTrainedModel, shards: Shards = _whole) -> list[Place]:
                 all_known &= fit(shards, f"{name}.{projection}", weight)
                 experts.append(Place(name, projection, module.is_transposed))
     return found + (experts if all_known else [])  # one implementation serves all of a model's
+
+
+def places_of_blocks(model: PreTrainedModel) -> list[Place]:
+    """Those of `places` that a GPU multiplies in FP8 by blocks."""
+    return [
+        place
+        for place in places(model)
+        if not place.is_transposed
+        and not any(size % BLOCK for size in model.get_parameter(place.name).shape[-2:])
+    ]
 
 
 def _parts_of_layers(model: PreTrainedModel) -> Iterator[tuple[str, nn.Module]]:
@@ -154,6 +166,22 @@ def quantise(
     return ScaledRows(values.view(weight.shape), scales.view(*weight.shape[:-1], 1), rounded)
 
 
+def quantise_in_blocks(
+    weight: torch.Tensor, is_transposed: bool, device: torch.device
+) -> ScaledRows:
+    """The same by blocks of 128 x 128, of a weight [..., N, K] whose sizes are multiples of it."""
+    assert not is_transposed
+    values = torch.empty(weight.shape, dtype=E4M3, device=device)
+    sizes = [size // BLOCK for size in weight.shape[-2:]]
+    scales = torch.empty(*weight.shape[:-2], *sizes, device=device)
+    flat = (each.view(-1, *each.shape[-2:]) for each in (weight, values, scales))
+    for own, numbers, factors in zip(*flat, strict=True):
+        made = quantise_blocks(own.to(device))
+        numbers.copy_(made[0])
+        factors.copy_(made[1])
+    return ScaledRows(values, scales)
+
+
 def install(model: PreTrainedModel, place: Place, rows: ScaledRows) -> None:
     """Put a weight in FP8 where the model has it."""
     module: Any = model.get_submodule(place.module)
@@ -164,7 +192,8 @@ def install(model: PreTrainedModel, place: Place, rows: ScaledRows) -> None:
         model.set_experts_implementation(IMPLEMENTATION)
     else:
         bias = None if module.bias is None else module.bias.data
-        model.set_submodule(place.module, FP8Linear(rows.values, rows.scales, bias))
+        kind = FP8BlockLinear if are_of_blocks(rows.values, rows.scales) else FP8Linear
+        model.set_submodule(place.module, kind(rows.values, rows.scales, bias))
 
 
 def check(found: list[Place], model: PreTrainedModel, name: str, device: torch.device) -> None:

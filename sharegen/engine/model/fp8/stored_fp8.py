@@ -7,30 +7,17 @@ would widen it where its own kernels are missing, and say nothing.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sharegen.errors import ModelError, UsageError
+from sharegen.errors import ModelError
 
 _FLOATS_OF_8 = ("fp8", "mxfp8", "modelopt", "fbgemm_fp8")  # methods that are never anything else
 
-
-SWITCH = "SHAREGEN_FP8_BLOCKS"
-"""Set to 1, weights in blocks are multiplied as they are stored; set to 0 they are dequantised."""
-
-DEFAULT = "0"
-"""What holds where the switch is not set."""
-
-
-def blocks_are_wanted() -> bool:
-    """Whether weights in blocks are to be multiplied as they are stored. Raises UsageError."""
-    set_to = os.environ.get(SWITCH, DEFAULT)
-    if set_to not in ("0", "1"):
-        raise UsageError(f"{SWITCH} is {set_to!r:.40}: set it to 0 or 1")
-    return set_to == "1"
+BLOCKS = "fp8-blocks"
+"""The quantization with which weights in blocks are multiplied as they are stored."""
 
 
 @dataclass(frozen=True)

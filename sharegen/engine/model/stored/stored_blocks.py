@@ -12,9 +12,10 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from sharegen.engine.model.fp8.blocks import BLOCK, FP8BlockLinear
-from sharegen.engine.model.fp8.experts import IMPLEMENTATION, is_known, projections
+from sharegen.engine.model.fp8.blocks import BLOCK
+from sharegen.engine.model.fp8.experts import is_known, projections
 from sharegen.engine.model.fp8.products import E4M3
+from sharegen.engine.model.fp8.quantising import STAY, Place, ScaledRows, install
 from sharegen.engine.model.stored.dequantised import Dequantised
 from sharegen.engine.model.stored.unread import Unread, leaves, of_blocks, with_leaves
 from sharegen.errors import ModelError
@@ -25,33 +26,25 @@ _NAN = 0x7F  # of e4m3, beside the sign
 def install_stored_blocks(model: PreTrainedModel, name: str, device: torch.device) -> int:
     """Put the weights in blocks that are not read yet where the model multiplies them as stored.
 
-    Those of modules that are not known, those whose blocks were joined or cut to others, and on a
-    GPU those of sizes that its products do not take, are left to be dequantised. Returns how many
+    Those of modules that are not known or stay as they are (`quantising.py`), those whose blocks
+    were joined or cut to others, and on a GPU those of sizes that its products do not take, are
+    left to be dequantised. Returns how many
     were put. name: of the model.
     """
     count = 0
     for path, module in list(model.named_modules()):
-        if type(module) is nn.Linear and _are_blocks(module.weight, device):
-            values, scales = _read(name, f"{path}.weight", module.weight, device)
-            bias = None if module.bias is None else _plain(module.bias, device)
-            model.set_submodule(path, FP8BlockLinear(values, scales, bias))
-            count += 1
+        names: tuple[str, ...] = ()
+        if type(module) is nn.Linear and not STAY & set(path.split(".")):
+            names = ("weight",)
         elif is_known(module) and not module.is_transposed:
-            weights: dict[str, Any] = {each: getattr(module, each) for each in projections(module)}
-            if all(_are_blocks(weight, device) for weight in weights.values()):
-                for each, weight in weights.items():
-                    values, scales = _read(name, f"{path}.{each}", weight, device)
-                    setattr(module, each, nn.Parameter(values, requires_grad=False))
-                    scale = nn.Parameter(scales, requires_grad=False)
-                    module.register_parameter(f"{each}_scale", scale)
-                    count += 1
-                model.set_experts_implementation(IMPLEMENTATION)
+            names = projections(module)
+        weights = {each: module.get_parameter(each) for each in names}
+        if all(_are_blocks(weight, device) for weight in weights.values()):
+            for each, weight in weights.items():
+                rows = ScaledRows(*_read(name, f"{path}.{each}", weight, device))
+                install(model, Place(path, each, is_transposed=False), rows)
+                count += 1
     return count
-
-
-def _plain(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    data = tensor.data
-    return data.read(device) if isinstance(data, Unread) else data.to(device)
 
 
 def _are_blocks(weight: torch.Tensor, device: torch.device) -> bool:

@@ -11,17 +11,17 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from sharegen.engine.model.checkpoint.source import Source, quiet
 from sharegen.engine.model.checkpoint.weights import (
     build_on_meta,
+    refuse_other_forms,
     stored_quantization,
     tell,
     without_quantization,
 )
 from sharegen.engine.model.fp8.loading import install_on_meta
 from sharegen.engine.model.fp8.quantising import check, places
-from sharegen.engine.model.fp8.stored_fp8 import SWITCH, StoredFP8, blocks_are_wanted
+from sharegen.engine.model.fp8.stored_fp8 import BLOCKS, StoredFP8
 from sharegen.engine.model.probe import IMPLEMENTATION as PROBE
 from sharegen.engine.model.probe import probe
 from sharegen.engine.model.rope import hold_frequencies
-from sharegen.engine.model.stored.scaled_floats import FP8Blocks
 from sharegen.engine.model.tensor_parallel.collectives import install_collectives
 from sharegen.engine.model.tensor_parallel.fp8_shards import places_of_shards, quantise_shard
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
@@ -54,16 +54,13 @@ def load_shard(
             f"model {source.name} is quantised ({stored}), which several GPUs do not read: leave "
             "--tensor-parallel-size at 1"
         )
+    refuse_other_forms(source.name, stored, quantization)
+    _refuse_blocks(source.name, quantization)
     config = without_quantization(config)
     whole = build_on_meta(source, deepcopy(config), dtype)  # which it changes
     plan = plan_shards(whole, source.name, ranks.size)
     own = stored if isinstance(stored, StoredFP8) else None
     form = None if isinstance(stored, StoredFP8) else stored
-    if quantization is None and isinstance(form, FP8Blocks) and blocks_are_wanted():
-        raise ModelError(
-            f"model {source.name}: {form} are not multiplied as they are stored on several GPUs: "
-            f"set {SWITCH} to 0, or leave --tensor-parallel-size at 1"
-        )
     has_fp8 = quantization is not None or own is not None
     found = places_of_shards(whole, plan, source.name, own) if has_fp8 else []
     if weights:
@@ -81,6 +78,14 @@ def load_shard(
     return shard, plan
 
 
+def _refuse_blocks(name: str, quantization: str | None) -> None:
+    if quantization == BLOCKS:
+        raise ModelError(
+            f"model {name}: FP8 by blocks is not multiplied as it is stored on several GPUs: leave "
+            f"out --quantization {BLOCKS}, or leave --tensor-parallel-size at 1"
+        )
+
+
 def random_shard(
     config: Any, name: str, dtype: torch.dtype, ranks: Ranks, quantization: str | None
 ) -> tuple[PreTrainedModel, TensorParallelPlan]:
@@ -88,6 +93,7 @@ def random_shard(
 
     What is not cut is alike on all ranks. Raises ModelError for a model that cannot be cut.
     """
+    _refuse_blocks(name, quantization)
     with quiet(), torch.device("meta"):
         shard = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager")
     plan = plan_shards(shard.eval(), name, ranks.size)

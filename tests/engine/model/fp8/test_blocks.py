@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 import torch
 from torch.nn import functional
 
-from sharegen.engine.model.fingerprint import fingerprint_of_place
 from sharegen.engine.model.fp8.blocks import (
     BLOCK,
     FP8BlockLinear,
@@ -23,14 +21,15 @@ from sharegen.engine.model.fp8.blocks import (
     widened,
     widened_groups,
 )
-from sharegen.engine.model.fp8.products import E4M3
-from sharegen.engine.model.fp8.stored_fp8 import SWITCH
+from sharegen.engine.model.fp8.products import E4M3, EMULATE
+from sharegen.engine.model.fp8.stored_fp8 import BLOCKS
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.errors import ModelError, UsageError
 from tests.engine.jobs import GREEDY, forest, make_engine, requests_of, run
 from tests.engine.model.stored.packers import fp8_blocks, store
-from tests.engine.tiny_models import tiny_config
+from tests.engine.model.stored.test_forms import FORMS
+from tests.engine.tiny_models import make_tiny, tiny_config
 
 SETTINGS = {"quant_method": "fp8", "weight_block_size": [128, 128],
             "activation_scheme": "dynamic", "modules_to_not_convert": ["lm_head"]}  # fmt: skip
@@ -116,14 +115,14 @@ def save(name: str, folder: Path) -> Any:
 def read(folder: Path) -> tuple[Any, str]:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        loaded = load_model(folder, device="cpu")
+        loaded = load_model(folder, device="cpu", quantization=BLOCKS)
     [line] = [str(w.message) for w in said if "FP8 by blocks" in str(w.message)]
     return loaded, line
 
 
 @pytest.fixture
 def stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(SWITCH, "1")
+    monkeypatch.setenv(EMULATE, "1")
 
 
 @pytest.mark.parametrize("name", ["qwen3", "qwen3_moe", "deepseek_v3", "glm4"])
@@ -209,28 +208,40 @@ def test_blocks_that_are_joined_to_others_are_dequantised(tmp_path: Path) -> Non
             assert torch.equal(loaded.model.get_parameter(path), weight)
 
 
-def test_identity_says_how_the_weights_are_computed_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": SETTINGS}))
-    plain = fingerprint_of_place(tmp_path)
-    monkeypatch.setenv(SWITCH, "1")
-    assert fingerprint_of_place(tmp_path) == f"{plain}:blocks"
-    (tmp_path / "config.json").write_text("{}")
-    assert ":" not in fingerprint_of_place(tmp_path)
-
-
-def test_a_switch_that_is_neither_on_nor_off(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_device_without_such_products_is_refused(tmp_path: Path) -> None:
     save("qwen3", tmp_path)
-    monkeypatch.setenv(SWITCH, "yes")
-    with pytest.raises(UsageError, match="SHAREGEN_FP8_BLOCKS is 'yes': set it to 0 or 1"):
-        load_model(tmp_path, device="cpu")
+    with pytest.raises(UsageError, match="FP8 weights need a GPU with FP8"):
+        load_model(tmp_path, device="cpu", quantization=BLOCKS)
+
+
+@pytest.mark.usefixtures("stored")
+def test_what_is_not_stored_in_blocks_is_refused(tmp_path: Path) -> None:
+    config = tiny_config("qwen3")
+    store(tmp_path, "qwen3", *FORMS["gptq"], config)
+    with pytest.raises(ModelError, match="not stored in FP8 by blocks: leave out --quantization"):
+        load_model(tmp_path, device="cpu", quantization=BLOCKS)
+    make_tiny("qwen3").save_pretrained(tmp_path / "plain")
+    for weights in (True, False):
+        with pytest.raises(ModelError, match="not stored in FP8 by blocks"):
+            load_model(tmp_path / "plain", device="cpu", quantization=BLOCKS, weights=weights)
+
+
+@pytest.mark.usefixtures("stored")
+@pytest.mark.parametrize("name", ["qwen3", "qwen3_moe"])
+def test_a_plan_knows_the_bytes_of_blocks(name: str, tmp_path: Path) -> None:
+    config = tiny_config(name)
+    config.hidden_size, config.intermediate_size, config.head_dim = 256, 256, 64
+    if hasattr(config, "moe_intermediate_size"):
+        config.moe_intermediate_size = BLOCK
+    store(tmp_path, name, SETTINGS, fp8_blocks(), config)
+    planned = load_model(tmp_path, device="cpu", quantization=BLOCKS, weights=False)
+    loaded, _ = read(tmp_path)
+    assert planned.weights_bytes == loaded.weights_bytes
 
 
 @pytest.mark.usefixtures("stored")
 def test_several_ranks_are_refused(tmp_path: Path) -> None:
     save("qwen3", tmp_path)
-    with pytest.raises(ModelError, match="not multiplied as they are stored on several GPUs"):
-        load_model(tmp_path, device="cpu", ranks=Ranks(0, 2, torch.device("cpu")))
+    with pytest.raises(ModelError, match="not multiplied as it is stored on several GPUs"):
+        ranks = Ranks(0, 2, torch.device("cpu"))
+        load_model(tmp_path, device="cpu", ranks=ranks, quantization=BLOCKS)

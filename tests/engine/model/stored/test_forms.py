@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from sharegen.engine.model.fp8.products import E4M3, EMULATE
-from sharegen.engine.model.fp8.stored_fp8 import SWITCH
+from sharegen.engine.model.fp8.stored_fp8 import BLOCKS as AS_STORED
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.stored.forms import as_numbers, form_of
 from sharegen.engine.model.stored.unread import Stored, Unread
@@ -192,48 +192,56 @@ def change(folder: Path, to: Any) -> None:
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, torch.nan, torch.inf])
-@pytest.mark.parametrize(("quantization", "as_stored"), [(None, "0"), ("fp8", "0"), (None, "1")])
+@pytest.mark.parametrize("quantization", [None, "fp8", AS_STORED])
 def test_a_scale_of_a_block_that_is_none(
     bad: float,
     quantization: str | None,
-    as_stored: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(EMULATE, "1")
-    monkeypatch.setenv(SWITCH, as_stored)
     store(tmp_path, "llama", *FORMS["fp8 by blocks"])
     change(tmp_path, lambda tensors: tensors[f"{Q}weight_scale_inv"].fill_(bad))
     told = refused(tmp_path, quantization=quantization)
     assert f"{Q}weight_scale_inv holds a scale that is zero, negative or no number" in told
 
 
-@pytest.mark.parametrize("as_stored", ["0", "1"])
+@pytest.mark.parametrize("quantization", [None, AS_STORED])
 def test_a_number_of_a_block_that_is_none(
-    as_stored: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quantization: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(SWITCH, as_stored)
+    monkeypatch.setenv(EMULATE, "1")
     store(tmp_path, "llama", *FORMS["fp8 by blocks"])
     change(tmp_path, lambda tensors: tensors[f"{Q}weight"].view(torch.uint8)[3, 5:6].fill_(0xFF))
-    assert refused(tmp_path).endswith(f"{Q}weight holds NaN: the checkpoint is broken")
+    assert refused(tmp_path, quantization=quantization).endswith(
+        f"{Q}weight holds NaN: the checkpoint is broken"
+    )
 
 
-@pytest.mark.parametrize("as_stored", ["0", "1"])
+@pytest.mark.parametrize("quantization", [None, AS_STORED])
 def test_parts_that_are_missing_or_of_another_shape(
-    as_stored: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quantization: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(SWITCH, as_stored)
+    monkeypatch.setenv(EMULATE, "1")
     store(tmp_path, "llama", *FORMS["fp8 by blocks"])
     change(tmp_path, lambda tensors: tensors.update({f"{Q}weight_scale_inv": torch.ones(2, 1)}))
-    assert f"{Q}weight_scale_inv is [2, 1] and should be [1, 1]" in refused(tmp_path)
+    assert f"{Q}weight_scale_inv is [2, 1] and should be [1, 1]" in refused(
+        tmp_path, quantization=quantization
+    )
     change(tmp_path, lambda tensors: tensors.pop(f"{Q}weight_scale_inv"))
-    assert f"{Q}weight is quantised, and what it is scaled by is missing" in refused(tmp_path)
+    assert f"{Q}weight is quantised, and what it is scaled by is missing" in refused(
+        tmp_path, quantization=quantization
+    )
     wide = torch.zeros(32, 32, dtype=torch.float8_e5m2)
     scale = torch.ones(1, 1)
     change(tmp_path, lambda t: t.update({f"{Q}weight": wide, f"{Q}weight_scale_inv": scale}))
-    assert f"{Q}weight has a scale, and is torch.float8_e5m2" in refused(tmp_path)
+    assert f"{Q}weight has a scale, and is torch.float8_e5m2" in refused(
+        tmp_path, quantization=quantization
+    )
     change(tmp_path, lambda tensors: tensors.pop(f"{Q}weight"))
-    assert f"1 weights are missing or of another shape, such as {Q}weight" in refused(tmp_path)
+    assert f"1 weights are missing or of another shape, such as {Q}weight" in refused(
+        tmp_path, quantization=quantization
+    )
 
 
 def test_parts_of_integers_that_are_broken(tmp_path: Path) -> None:
