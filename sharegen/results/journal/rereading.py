@@ -103,8 +103,10 @@ class Rereading:
         reader = self.reader
         if reader is None:
             return [None] * len(records)
-        found = reader.read_each([(each.completion, each.finish_reason) for each in records])
-        return [None if reading is None else reading.answer for reading in found]
+        texts = [(each.completion, each.finish_reason) for each in records]
+        distinct = list(dict.fromkeys(texts))  # samples of an easy problem are often alike
+        found = dict(zip(distinct, reader.read_each(distinct), strict=True))
+        return [None if (reading := found[text]) is None else reading.answer for text in texts]
 
 
 def readings_of(runs: Sequence[RunFile | None]) -> list[Rereading | None]:
