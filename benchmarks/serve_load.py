@@ -191,6 +191,7 @@ def _by_llm(load: Load, prompts: list[str], flags: Sequence[str]) -> tuple[float
     each = load.samples_of_a_prompt
     told = said_by(flags)
     said: Any = {name: kind(told[name]) for name, kind in _OF_BOTH.items() if name in told}
+    said["compile"] = True  # as the server does
     params = SamplingParams(n=each, max_tokens=load.max_tokens, ignore_eos=True)
     with LLM(_DATA / "model" if load.model == "tinymath" else load.model, **said) as llm:
         llm.generate(prompts[::each], params)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import sys
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
@@ -36,6 +37,12 @@ from sharegen.engine.core.request import (
 )
 from sharegen.engine.engine import Engine
 from sharegen.engine.model.checkpoint.tokenizer import load_tokenizer
+from sharegen.engine.model.compile.rule import (
+    COMPILING_SECONDS,
+    UNBOUNDED,
+    saved_seconds,
+    shape_of,
+)
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.parallel.driver import Driver
 from sharegen.engine.parallel.messages import Ready, Setting
@@ -90,6 +97,10 @@ class LLM:
     kv_cache_memory: By default a share of a CPU's memory, and all of a GPU's that is free or, with
         gpu_memory_utilization, what model, steps and cache may take of it together.
     lookahead: `stream` reads so many prompts ahead.
+    compile: None begins uncompiled, and so at once. A call that a GPU finishes sooner with compiled
+        layers, their compiling included, makes the engine anew; earlier calls count. So does a
+        `stream` of prompts that are no list. A deterministic LLM, one of several processes and one
+        of a loaded model compile as they are made.
     seed: None is 0. Every call draws anew from the stream that the seed begins, so that a script
         repeats as a whole.
     workers: Here None is one engine in this process: other processes take long to load a model, and
@@ -162,7 +173,16 @@ class LLM:
         setting = Setting(model, self.tokenizer, config, ranks=tensor_parallel_size, **options)
         if ray is None and workers is None:
             workers = 1
+        self._compiled: Setting | None = None  # of the engine that takes this one's place
+        self._saved = 0.0  # seconds that it would have saved in the calls until now
+        is_alone = workers == 1 and ray is None and tensor_parallel_size == 1
+        is_open = compile is None and not (deterministic or enforce_eager or show_model)
+        if named and is_alone and is_open:
+            self._compiled = setting
+            setting = replace(setting, config=replace(config, compile=False))
         self._engine: Engine | Driver | None = open_engine(setting, workers, ray=ray)
+        if str(self._model.device) == "cpu":
+            self._compiled = None
 
     @property
     def engine(self) -> Engine | Driver:
@@ -260,6 +280,7 @@ class LLM:
             texts.append(text)
             requests.append(made.make(index, ids, param))
         self._refuse(requests)
+        self._compile_for(params)
         found: list[list[Completion]] = [[] for _ in requests]
         left = [len(request.samples) for request in requests]
         longest = longest_of(request.params.max_tokens for request in requests)
@@ -318,6 +339,8 @@ class LLM:
         if keep:
             self._own_engine("keep")
         items: Any = as_list(prompts) if isinstance(prompts, (Mapping, Seq)) else prompts
+        is_known = isinstance(items, Seq) and isinstance(sampling_params, Params | None)
+        self._compile_for(one_each(sampling_params, len(items)) if is_known else None)  # type: ignore[arg-type]
         # Closed by hand: closing a generator that only loops over another one, Python 3.12 leaves
         # that one open as long as the first is held, and the engine in the middle of a job.
         completions = self.engine.generate(
@@ -402,6 +425,7 @@ class LLM:
         What was kept of earlier prompts is forgotten. A change that nobody says is found in the
         next call, and a warning says so. Raises UsageError while a stream runs.
         """
+        self._compiled = None  # its weights would be those of the files
         self._own_engine("weights_changed").weights_changed()
 
     @contextmanager
@@ -507,9 +531,44 @@ class LLM:
             return nullcontext(None)
         return Progress(self.engine.stats, samples, prompts, None, longest)
 
+    def _compile_for(self, asked: Seq[Params] | None) -> None:
+        """Put an engine with compiled layers in the place of an uncompiled one on a GPU, where that
+        saves more of the calls until now and this one than compiling takes.
+
+        asked: of each prompt of the call; None where it is not known how many there are.
+        """
+        setting, engine = self._compiled, self.engine
+        if setting is None or isinstance(engine, Driver) or engine.is_busy:
+            return  # where it is busy the call itself says so
+        shape = shape_of(engine.model.config)
+        if asked is not None and shape is not None:
+            rows = [_rows(each) for each in asked]
+            limits = [each.max_tokens or UNBOUNDED for each in asked]
+            tokens = sum(many * limit for many, limit in zip(rows, limits, strict=True))
+            self._saved += saved_seconds(tokens, sum(rows), shape, engine.slots)
+            if self._saved <= COMPILING_SECONDS:
+                return
+        engine.check()  # that it does not sleep
+        fingerprint = engine.model.fingerprint
+        del engine
+        self.close()
+        gc.collect()  # its weights leave the GPU before they come again
+        self._compiled = None
+        self._engine = open_engine(setting, 1)
+        if self.fingerprint != fingerprint:
+            self.close()
+            raise ModelError(
+                f"{self._name}: its files changed since this LLM was made: make it anew"
+            )
+
     def _refuse(self, requests: Seq[Request]) -> None:
         """Raise RequestError or CapacityError for the first request that can never run."""
         for index, error in enumerate(self.engine.errors(requests)):
             if error is not None:
                 with named(index, len(requests) > 1):
                     raise error
+
+
+def _rows(params: Params) -> int:
+    """The sequences that one prompt has."""
+    return params.n if isinstance(params, SamplingParams) else params.beam_width

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+import json
+import shutil
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +17,10 @@ from transformers import AutoModelForCausalLM
 
 import sharegen
 from sharegen import LLM, BeamSearchParams, SamplingParams
+from sharegen import llm as llm_module
 from sharegen.engine.model.checkpoint.tokenizer import load_tokenizer
+from sharegen.engine.parallel.messages import Setting
+from sharegen.engine.parallel.opening import open_engine
 from sharegen.errors import CapacityError, ModelError, RequestError, UsageError
 from tests.engine.tiny_models import make_tiny
 from tests.tiny import save_tiny_model, tiny_tokenizer
@@ -510,6 +516,79 @@ def test_log_probabilities_of_the_distribution_that_is_drawn_from() -> None:
         assert after.cumulative_logprob == pytest.approx(sum(own), abs=1e-6)
     with pytest.raises(UsageError, match="logprobs_mode is 'raw_logits': it must be"):
         LLM(model, logprobs_mode="raw_logits")  # type: ignore[arg-type]
+
+
+# -- compiling ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def settings(monkeypatch: pytest.MonkeyPatch) -> list[Setting]:
+    """What engines are made from, as they are made."""
+    made: list[Setting] = []
+
+    def noted(setting: Setting, *arguments: Any, **named: Any) -> Any:
+        made.append(setting)
+        return open_engine(setting, *arguments, **named)
+
+    monkeypatch.setattr(llm_module, "open_engine", noted)
+    return made
+
+
+def _as_on_a_gpu(llm: LLM, setting: Setting) -> None:
+    llm._compiled = replace(setting, config=replace(setting.config, compile=None))
+
+
+def test_an_llm_begins_uncompiled_until_its_calls_are_long(
+    folder: Path, settings: list[Setting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(llm_module, "COMPILING_SECONDS", 0.004)
+    params = SamplingParams(n=2, max_tokens=8, seed=1)  # 8 steps of 2 layers: 1.1 ms
+    with LLM(folder, kv_cache_memory=MEMORY) as llm:
+        [setting] = settings
+        assert setting.config.compile is False
+        _as_on_a_gpu(llm, setting)
+        drawn = [[each.text for each in llm.generate("a b", params)[0].outputs] for _ in range(3)]
+        assert len(settings) == 1
+        drawn.append([each.text for each in llm.generate("a b", params)[0].outputs])
+        assert [each.config.compile for each in settings] == [False, None]
+        assert drawn == [drawn[0]] * 4
+        llm.generate("a b", params)
+        assert len(settings) == 2
+
+
+def test_an_llm_of_which_the_rule_has_no_say_is_made_once(
+    folder: Path, settings: list[Setting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(llm_module, "COMPILING_SECONDS", 0.0)
+    for said in ({"compile": True}, {"deterministic": True}, {"enforce_eager": True}, {}):
+        with LLM(folder, kv_cache_memory=MEMORY, **said) as llm:  # type: ignore[arg-type]
+            llm.generate({"prompt_token_ids": [5, 6]}, GREEDY)
+    assert [each.config.compile for each in settings] == [True, None, None, False]
+
+
+def test_a_stream_compiles_unless_its_prompts_are_a_short_list(
+    folder: Path, settings: list[Setting]
+) -> None:
+    prompts = [{"prompt_token_ids": [5, 6]}]
+    with LLM(folder, kv_cache_memory=MEMORY) as llm:
+        _as_on_a_gpu(llm, settings[0])
+        list(llm.stream(prompts, GREEDY))
+        assert len(settings) == 1
+        list(llm.stream(iter(prompts), GREEDY))
+        assert len(settings) == 2
+
+
+def test_files_that_changed_meanwhile_are_no_other_model(
+    folder: Path, tmp_path: Path, settings: list[Setting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Path(shutil.copytree(folder, tmp_path / "model"))
+    monkeypatch.setattr(llm_module, "COMPILING_SECONDS", 0.0)
+    with LLM(own, kv_cache_memory=MEMORY) as llm:
+        _as_on_a_gpu(llm, settings[0])
+        config = json.loads((own / "config.json").read_text())
+        (own / "config.json").write_text(json.dumps(config | {"remark": "another"}))
+        with pytest.raises(ModelError, match="its files changed since this LLM was made"):
+            llm.generate({"prompt_token_ids": [5, 6]}, GREEDY)
 
 
 # -- closing ------------------------------------------------------------------------------------

@@ -317,6 +317,11 @@ class Engine:
         return self.scheduler.num_unfinished
 
     @property
+    def is_busy(self) -> bool:
+        """Whether a job has begun and not ended."""
+        return self._busy
+
+    @property
     def has_work(self) -> bool:
         """Whether something of the job is not finished."""
         return self.scheduler.has_work or bool(self._in_flight)

@@ -17,12 +17,13 @@ from sharegen.common.parameters.parameter import values_of
 from sharegen.common.start_clock import START, WORKERS, with_engine
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.core.lengths import Lengths
+from sharegen.engine.model.compile.rule import shape_of
 from sharegen.engine.model.starting.read_ahead import read_ahead
 from sharegen.engine.parallel.copies import ForkServer
 from sharegen.errors import DataError
 from sharegen.job.arithmetic import arithmetic, log_other_bits
 from sharegen.job.beside import finished_beside
-from sharegen.job.compile_rule import shape_of, shape_on_disk, with_compile
+from sharegen.job.compile_rule import shape_on_disk, with_compile
 from sharegen.job.counts import close_run
 from sharegen.job.drawn_again import DrawnAgain, draw_again
 from sharegen.job.engines import EngineSpec, start, workers_of

@@ -117,7 +117,8 @@ class SharegenLM(TemplateLM):
                 f"model_args: {', '.join(sorted(others))}: not known here: there are "
                 f"{', '.join(signature(type(self)).parameters)}"
             )
-        self._llm = LLM(
+        compiles = True if of_llm.get("compile") is None else of_llm["compile"]
+        self._llm = LLM(  # compiled at once: its engine is asked, of which LLM counts no tokens
             str(pretrained),
             tokenizer,
             revision=revision,
@@ -126,7 +127,7 @@ class SharegenLM(TemplateLM):
             trust_remote_code=bool(trust_remote_code),
             block_size=_BLOCK_SIZE,
             seed=seed,
-            **of_llm,
+            **of_llm | {"compile": compiles},
         )
         self.tokenizer = self._llm.tokenizer
         if self.tokenizer is None:

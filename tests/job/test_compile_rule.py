@@ -4,13 +4,8 @@ import json
 
 import pytest
 
-from sharegen.job.compile_rule import (
-    ModelShape,
-    compiling_pays,
-    shape_of,
-    shape_on_disk,
-    with_compile,
-)
+from sharegen.engine.model.compile.rule import ModelShape, shape_of
+from sharegen.job.compile_rule import compiling_pays, shape_on_disk, with_compile
 from sharegen.workload.configuration import resolve
 from sharegen.workload.sampling_section import Sampling
 

@@ -84,8 +84,8 @@ class EngineParameters:
         bool | None,
         Parameter(
             "Whether the model's layers are fused and compiled on a GPU, and all kernels before "
-            "the first token. For a command null is where the job is long enough to be done "
-            "sooner so.",
+            "the first token. For a command, and an LLM of one engine, null is where what is asked "
+            "is done sooner so.",
             flag=Flag(
                 "--compile/--no-compile",
                 help="Fuse and compile the model's layers on a GPU.",
