@@ -6,7 +6,7 @@ import shlex
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -29,7 +29,11 @@ def training(
     peer: Annotated[
         int, typer.Option(min=0, help="Tokens a sample that generate_batch draws; 0: none.")
     ] = 64,
-    dtype: Annotated[str, typer.Option(help="bfloat16 or float32.")] = "bfloat16",
+    dtype: Annotated[str, typer.Option(help="bfloat16, float16 or float32.")] = "bfloat16",
+    autocast: Annotated[
+        bool,
+        typer.Option("--autocast", help="Train a float32 module under autocast to the dtype."),
+    ] = False,
     device: Device = "auto",
     fp32_head: Annotated[
         bool, typer.Option("--fp32-head", help="TRL's cast_lm_head_to_fp32.")
@@ -37,6 +41,7 @@ def training(
     compare: Annotated[
         bool, typer.Option(help="Compare the log-probabilities of the first step.")
     ] = True,
+    compile: Annotated[bool, typer.Option(help="Compile the rollout's layers on a GPU.")] = True,
     kv_cache_memory: Annotated[
         int | None, typer.Option(min=1, metavar="BYTES", help="The engine's KV cache.")
     ] = None,
@@ -58,8 +63,12 @@ def training(
     """
     if find_spec("trl") is None:
         raise UsageError("trl is not installed: pip install -c constraints.txt '.[trl]'")
-    if dtype not in ("bfloat16", "float32"):
-        raise UsageError(f"--dtype {dtype}: it must be bfloat16 or float32")
+    if dtype not in ("bfloat16", "float16", "float32"):
+        raise UsageError(f"--dtype {dtype}: it must be bfloat16, float16 or float32")
+    if autocast and dtype == "float32":
+        raise UsageError("--autocast computes in 16 bits: say --dtype bfloat16 or float16")
+    if dtype == "float16" and not autocast:
+        raise UsageError("--dtype float16 trains a float32 module alone: say --autocast")
     if prompts * samples % batch:
         raise UsageError(
             f"--batch {batch}: it must divide the {prompts * samples} samples of a step"
@@ -68,10 +77,12 @@ def training(
     from benchmarks.training.result import measurement
     from benchmarks.training.steps import TrainingSettings, measure
 
-    options = {} if kv_cache_memory is None else {"kv_cache_memory": kv_cache_memory}
+    options: dict[str, Any] = {"compile": compile}
+    if kv_cache_memory is not None:
+        options["kv_cache_memory"] = kv_cache_memory
     asked = TrainingSettings(
         model, prompts, length, samples, output, steps, batch, peer, dtype, device, fp32_head,
-        compare, options,
+        compare, autocast, options,
     )  # fmt: skip
     typed = shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
     found = measurement(asked, measure(asked), typed, commit, busy)

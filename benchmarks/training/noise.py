@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,10 +49,31 @@ def differences(trainer: Any, drawn: Sequence[Drawn], batch: int) -> Iterator[Di
     group = [each for each in drawn if each.prompt == drawn[0].prompt]
     decoded = _decoded(module, group, trainer.temperature)
     yield _between("trainer, decoding with a KV cache", decoded, own[: len(group)], clip)
-    if module.dtype != torch.float32 and not trainer.args.cast_lm_head_to_fp32:
-        exact = trained(trainer, drawn, batch, copy.deepcopy(module).float())
+    if not trainer.args.cast_lm_head_to_fp32 and (exact := _exact(trainer, drawn, batch)):
         yield _between("trainer and float32", own, exact, clip)
         yield _between("rollout and float32", rollout, exact, clip)
+
+
+def _exact(trainer: Any, drawn: Sequence[Drawn], batch: int) -> list[Tensor] | None:
+    """Log-probabilities by the trainer's forward in float32; None where it is that already."""
+    module = trainer.accelerator.unwrap_model(trainer.model)
+    if trainer.accelerator.mixed_precision != "no":
+        with _without_autocast(trainer, module):
+            return trained(trainer, drawn, batch)
+    if module.dtype == torch.float32:
+        return None
+    return trained(trainer, drawn, batch, copy.deepcopy(module).float())
+
+
+@contextmanager
+def _without_autocast(trainer: Any, module: Any) -> Iterator[None]:
+    """Have the trainer's forward compute in the module's own float32."""
+    forward, autocast = module.forward, trainer.accelerator.autocast
+    module.forward, trainer.accelerator.autocast = module._original_forward, nullcontext
+    try:
+        yield
+    finally:
+        module.forward, trainer.accelerator.autocast = forward, autocast
 
 
 def trained(

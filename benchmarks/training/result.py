@@ -9,7 +9,7 @@ from benchmarks.card.machine import find_machine
 from benchmarks.measurement import Engines, Measurement, Numbers, Workload
 from benchmarks.training.steps import Measured, TrainingSettings
 
-_PRECISIONS = {"bfloat16": "bf16", "float32": "float32"}
+_PRECISIONS = {"bfloat16": "bf16", "float16": "float16", "float32": "float32"}
 
 
 def measurement(
@@ -21,7 +21,12 @@ def measurement(
     today, card = datetime.now(UTC).date(), machine.card(gpus)
     folder = Path(asked.model)
     model = folder.parent.name if folder.name == "model" else folder.name
-    row = f"training-{model.lower()}{'-fp32-head' if asked.fp32_head else ''}"
+    kinds = {
+        f"-{asked.dtype}": asked.dtype != "bfloat16",
+        "-autocast": asked.autocast,
+        "-fp32-head": asked.fp32_head,
+    }
+    row = f"training-{model.lower()}" + "".join(kind for kind, is_so in kinds.items() if is_so)
     made = Measurement.model_construct(
         name=f"{today}-{card.short}-{row}", row=row, kind="training", command=command, date=today,
         commit=machine.commit, versions=machine.versions(gpus), card=card, shape=model,
@@ -35,7 +40,16 @@ def measurement(
             seconds=found.seconds, weights_bytes=found.weights_bytes, training=found.training,
         ),
         peers=() if found.peer is None else (found.peer,), busy=busy,
-        note="The output head is cast to float32." if asked.fp32_head else None,
+        note=_note(asked),
     )  # fmt: skip
     unknown = dict.fromkeys(made.missing(), "this machine does not tell it")
     return Measurement.model_validate(made.model_copy(update={"unknown": unknown}).model_dump())
+
+
+def _note(asked: TrainingSettings) -> str | None:
+    said = []
+    if asked.autocast:
+        said.append("The module is in float32 and trains under autocast; rollouts are of copies.")
+    if asked.fp32_head:
+        said.append("The output head is cast to float32.")
+    return " ".join(said) or None

@@ -51,7 +51,9 @@ class TrainingSettings:
     model: a folder of a model with its tokenizer, or a shape, whose weights are random. prompts,
     length, samples, output: of a step; the prompts of a model that has weights are the bundled
     problems, as long as they are. batch: sequences of a forward of the trainer. peer: tokens a
-    sample that transformers' generate_batch draws of as many sequences, 0 for none.
+    sample that transformers' generate_batch draws of as many sequences, 0 for none. autocast:
+    whether a module in float32 is trained under autocast to the dtype, in which the rollout has
+    copies of its weights.
     """
 
     model: str
@@ -66,6 +68,7 @@ class TrainingSettings:
     device: str = "auto"
     fp32_head: bool = False
     compare: bool = True
+    autocast: bool = False
     options: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -104,7 +107,8 @@ class _Watched(Rollout):
     """The rollout, with a clock; beside the first one log-probabilities are compared."""
 
     def __init__(self, asked: TrainingSettings) -> None:
-        super().__init__(**asked.options)
+        dtype = {"dtype": asked.dtype} if asked.autocast else {}
+        super().__init__(**asked.options, **dtype)
         self._asked = asked
         self.steps: list[_Step] = []
         self.differences: list[Difference] = []
@@ -147,9 +151,11 @@ class _Clock(TrainerCallback):
 def measure(asked: TrainingSettings) -> Measured:
     """Train for the steps that are asked for, then let transformers draw the same.
 
-    Raises UsageError for a shape that is not known.
+    Raises UsageError for a shape that is not known, and for float16 on a CPU.
     """
     device = resolve_device(asked.device)
+    if asked.dtype == "float16" and device.type == "cpu":
+        raise UsageError("--dtype float16 needs a GPU: accelerate has no such autocast on a CPU")
     module, tokenizer = _loaded(asked, device)
     weights = sum(weight.nbytes for weight in module.parameters())
     watched = _Watched(asked)
@@ -173,7 +179,7 @@ def measure(asked: TrainingSettings) -> Measured:
 
 
 def _loaded(asked: TrainingSettings, device: torch.device) -> tuple[PreTrainedModel, Any]:
-    dtype = getattr(torch, asked.dtype)
+    dtype = torch.float32 if asked.autocast else getattr(torch, asked.dtype)
     if asked.has_weights:
         loaded: Any = AutoModelForCausalLM.from_pretrained(asked.model, dtype=dtype)
         return loaded.to(device), AutoTokenizer.from_pretrained(asked.model)
@@ -201,7 +207,9 @@ def _trainer(
         gradient_accumulation_steps=asked.prompts * asked.samples // asked.batch,
         num_generations=asked.samples, max_completion_length=asked.output,
         generation_kwargs=None if asked.has_weights else {"ignore_eos": True},
-        cast_lm_head_to_fp32=asked.fp32_head, bf16=False, use_cpu=on_cpu,
+        cast_lm_head_to_fp32=asked.fp32_head, use_cpu=on_cpu,
+        bf16=asked.autocast and asked.dtype == "bfloat16",
+        fp16=asked.autocast and asked.dtype == "float16",
         report_to=[], save_strategy="no", logging_strategy="no", disable_tqdm=True,
     )  # fmt: skip
     trainer = GRPOTrainer(

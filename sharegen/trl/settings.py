@@ -73,14 +73,22 @@ def mismatches(trainer: Any, module: Any, dtype: str = "auto") -> list[str]:
     module: the trainer's, unwrapped. dtype: that the rollout is to compute in, as `LLM` takes it.
     """
     found = []
-    computes = next((name for name in ("bf16", "fp16") if getattr(trainer.args, name, False)), None)
+    computes = next((name for name in _DTYPES if getattr(trainer.args, name, False)), None)
     own = str(_dtype_of_layers(module)).removeprefix("torch.")
     dtype = own if dtype == "auto" else str(dtype).removeprefix("torch.")
-    if computes is not None and dtype == "float32":
+    wanted = own if computes is None else _DTYPES[computes]
+    if dtype != wanted and computes is None:
         found.append(
-            f"the trainer computes in {computes}, and the rollout in the module's {dtype}: load "
-            f"the module in {_DTYPES[computes]}, say {computes}=False, or have the rollout draw "
-            f'from copies of the weights: Rollout(dtype="{_DTYPES[computes]}")'
+            f"the trainer computes in the module's {own}, and the rollout in copies of the weights "
+            f"in {dtype}: leave dtype out of Rollout, or have the trainer compute in {dtype}, too"
+        )
+    elif dtype != wanted:
+        its = "the module's " if dtype == own else ""
+        load = f"load the module in {wanted}, " if wanted == "bfloat16" and its else ""
+        found.append(
+            f"the trainer computes in {computes}, and the rollout in {its}{dtype}: {load}say "
+            f"{computes}=False, or have the rollout draw from copies of the weights: "
+            f'Rollout(dtype="{wanted}")'
         )
     if (name := _dropout(module)) is not None:
         found.append(

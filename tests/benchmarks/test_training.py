@@ -57,6 +57,14 @@ def test_the_table_leaves_out_what_was_not_measured() -> None:
     assert "| rollout and trainer | 0.00124 | 0.0621 |\n" in text
 
 
+CONFIG = {
+    "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": 1100,
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "head_dim": 8,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": True,
+    "bos_token_id": 0, "eos_token_id": 1,
+}  # fmt: skip
+
+
 @needs_trl
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
@@ -64,13 +72,7 @@ def test_two_steps_over_random_weights(tmp_path: Path) -> None:
     from benchmarks.training.result import measurement
     from benchmarks.training.steps import TrainingSettings, measure
 
-    config = {
-        "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": 1100,
-        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "head_dim": 8,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": True,
-        "bos_token_id": 0, "eos_token_id": 1,
-    }  # fmt: skip
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     asked = TrainingSettings(
         str(tmp_path), prompts=2, length=8, samples=2, output=6, steps=2, batch=4, peer=0,
         device="cpu", fp32_head=True, options={"kv_cache_memory": 1 << 22},
@@ -83,6 +85,27 @@ def test_two_steps_over_random_weights(tmp_path: Path) -> None:
     by_name = {each.what: each for each in training.differences}
     assert 0 <= by_name["rollout and trainer"].mean < 0.05
     assert len(by_name) == 4  # a head in float32 leaves no module that is so throughout
+
+
+@needs_trl
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_float32_module_under_autocast_is_compared_with_itself_without(tmp_path: Path) -> None:
+    from benchmarks.training.result import measurement
+    from benchmarks.training.steps import TrainingSettings, measure
+
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    asked = TrainingSettings(
+        str(tmp_path), prompts=2, length=8, samples=2, output=6, steps=1, batch=4, peer=0,
+        device="cpu", autocast=True, options={"kv_cache_memory": 1 << 22},
+    )  # fmt: skip
+    found = measurement(asked, measure(asked), "python -m benchmarks training x", "1234567", True)
+    assert (found.row or "").endswith("-autocast") and found.note
+    training = found.numbers.training
+    assert training is not None
+    apart = {each.what: each.mean for each in training.differences}
+    assert 1e-5 < apart["trainer and float32"] < 0.05  # it does compute in bfloat16
+    assert apart["rollout and trainer"] < 0.05
 
 
 def test_a_peer_that_drew_less_is_taken_on_at_its_last_pace() -> None:

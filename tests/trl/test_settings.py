@@ -120,6 +120,11 @@ def test_what_lets_log_probabilities_differ_is_told() -> None:
     )
     assert 'Rollout(dtype="bfloat16")' in precision
     assert mismatches(trainer(bf16=True), model, "bfloat16") == [dropout]
+    assert mismatches(trainer(fp16=True), model, "float16") == [dropout]
+    assert "in float16: say bf16=False" in mismatches(trainer(bf16=True), model, "float16")[0]
+    [precision, _] = mismatches(trainer(fp16=True), model)
+    assert "the module's float32: say fp16=False" in precision
+    assert "in copies of the weights in float16" in mismatches(trainer(), model, "float16")[0]
     assert "dropout (transformer.drop)" in dropout
     for part in model.modules():
         if isinstance(part, torch.nn.Dropout):
