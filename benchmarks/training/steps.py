@@ -107,8 +107,8 @@ class _Watched(Rollout):
     """The rollout, with a clock; beside the first one log-probabilities are compared."""
 
     def __init__(self, asked: TrainingSettings) -> None:
-        dtype = {"dtype": asked.dtype} if asked.autocast else {}
-        super().__init__(**asked.options, **dtype)
+        options = asked.options | ({"dtype": asked.dtype} if asked.autocast else {})
+        super().__init__(**options)
         self._asked = asked
         self.steps: list[_Step] = []
         self.differences: list[Difference] = []
