@@ -10,7 +10,9 @@ from sharegen.kernels.block_groups import BLOCK, Tile, block_groups, tile_for
 from tests.kernels.trees import DEVICE
 
 E4M3 = torch.float8_e4m3fn
-TILES = [Tile(16, 2, True), Tile(32, 2, False), Tile(64, 2, False)]
+TILES = [Tile(16, 2, True), Tile(64, 2, True), Tile(64, 2, False)]
+if DEVICE.type == "cuda":
+    TILES.append(Tile(128, 4, False, 8))
 COUNTS = [(0, 1, 0, 40, 17, 0), (0, 0, 5), (1,), (64, 63, 65), (0, 0)]
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from sharegen.engine.model.fp8.blocks import BLOCK, FP8BlockLinear, multiply_blocks
 from sharegen.engine.model.fp8.products import E4M3, FP8Linear, multiply
 
 _TOGETHER = (
@@ -23,7 +24,7 @@ _TOGETHER = (
     ("in_proj_qkv", "in_proj_b", "in_proj_a"),  # what a gate takes, z, is wanted contiguous
     ("in_proj_qkvz", "in_proj_ba"),
 )
-_KINDS = (nn.Linear, FP8Linear)
+_KINDS = (nn.Linear, FP8Linear, FP8BlockLinear)
 _PARAMETERS = ("weight", "weight_scale", "bias")
 
 MayMove = Callable[[nn.Parameter], bool]
@@ -33,10 +34,10 @@ MayMove = Callable[[nn.Parameter], bool]
 class _First(nn.Module):
     """Computes all projections, returns its own and puts the others by.
 
-    weight: [sum of out_features, in_features], with `weight_scale` of a row each where it is FP8;
-    sizes: out_features of each; layers: which it computes. Their own parameters are slices of the
-    joint ones, so that they take no memory twice and may be trained, but where `may_move` says no:
-    then these are copies.
+    weight: [sum of out_features, in_features], with `weight_scale` of a row each where it is FP8,
+    or of a block; sizes: out_features of each; layers: which it computes. Their own parameters are
+    slices of the joint ones, so that they take no memory twice and may be trained, but where
+    `may_move` says no: then these are copies.
     """
 
     weight: nn.Parameter
@@ -47,6 +48,7 @@ class _First(nn.Module):
         super().__init__()
         self.layers = layers  # a list, so that they are not its submodules
         self.sizes = [one.out_features for one in layers]
+        self.by_blocks = isinstance(layers[0], FP8BlockLinear)
         self.may_move = may_move
         self.put_by: list[torch.Tensor] = []
         for name in _PARAMETERS:
@@ -59,7 +61,10 @@ class _First(nn.Module):
                 own.data = part
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.weight_scale is None:
+        if self.by_blocks:
+            assert self.weight_scale is not None
+            joint = multiply_blocks(x, self.weight, self.weight_scale, self.bias)
+        elif self.weight_scale is None:
             joint = nn.functional.linear(x, self.weight, self.bias)
         else:
             joint = multiply(x, self.weight, self.weight_scale, self.bias)
@@ -89,9 +94,10 @@ class _First(nn.Module):
         ends = [0, *accumulate(self.sizes)]
         for name in _PARAMETERS:
             joint = getattr(self, name)
+            each = BLOCK if self.by_blocks and name == "weight_scale" else 1
             for layer, (start, end) in zip(self.layers, pairwise(ends), strict=True):
                 if joint is not None:
-                    yield getattr(layer, name), joint.data[start:end]
+                    yield getattr(layer, name), joint.data[start // each : end // each]
 
 
 class _Next(nn.Module):
@@ -123,8 +129,11 @@ def fuse_projections(
                 continue
             linear: list[nn.Linear] = layers  # type: ignore[assignment]
             alike = {(one.in_features, one.bias is None, one.weight.dtype) for one in linear}
+            are_whole = type(linear[0]) is not FP8BlockLinear or all(
+                one.out_features % BLOCK == 0 for one in linear
+            )
             plain = all(type(one.weight.data) is torch.Tensor for one in linear)  # not quantised
-            if len(alike) == 1 and plain:
+            if len(alike) == 1 and plain and are_whole:
                 first = _First(linear, may_move)
                 setattr(module, names[0], first)
                 for name in names[1:]:

@@ -45,7 +45,12 @@ def fp8_experts(
         top_k_index, top_k_weights: [T, k] the experts of each token and their weights.
     """
     count, k = top_k_index.shape
-    expert, order = top_k_index.reshape(-1).sort(stable=True)
+    numbers = top_k_index.reshape(-1)
+    # By 16 bits: a GPU sorts in as many passes as a number has digits.
+    few, order = numbers.to(torch.int16).sort(stable=True)
+    expert = few.to(numbers.dtype)
+    back = torch.empty_like(order)
+    back[order] = torch.arange(len(order), device=order.device)
     groups = torch.arange(module.num_experts, device=expert.device)
     ends = torch.searchsorted(expert, groups, right=True).int()
     first, second = projections(module)
@@ -53,7 +58,7 @@ def fp8_experts(
     x = module._apply_gate(x) if module.has_gate else module.act_fn(x)
     x = _project(module, second, x, expert, ends)
     weighted = x * top_k_weights.reshape(-1)[order, None]
-    return weighted[order.argsort()].view(count, k, -1).sum(dim=1).to(hidden_states.dtype)
+    return weighted[back].view(count, k, -1).sum(dim=1).to(hidden_states.dtype)
 
 
 def _project(

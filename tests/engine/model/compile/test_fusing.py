@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from sharegen.engine.model.compile.fusing import fuse_projections, refresh, unfuse
+from sharegen.engine.model.fp8.blocks import FP8BlockLinear, quantise_blocks
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.states.mixers import HANDS_STATES_OVER
 from tests.engine.jobs import GREEDY, forest, judge, make_engine, requests_of, run
-from tests.engine.tiny_models import make_tiny
+from tests.engine.tiny_models import make_tiny, tiny_config
 
 NEEDS_HYBRIDS = pytest.mark.skipif(not HANDS_STATES_OVER, reason="transformers 5.23 or later")
 IDS = torch.arange(5, 25)[None]
@@ -34,6 +35,33 @@ def test_a_fused_model_computes_the_same_and_goes_back(name: str) -> None:
     after = dict(model.named_parameters())
     assert after.keys() == before.keys()
     assert all(torch.equal(after[key], before[key]) for key in before)
+    assert torch.equal(model(input_ids=IDS, use_cache=False).logits, wanted)
+
+
+@pytest.mark.parametrize("kv_heads", [2, 1])
+@torch.no_grad()
+def test_fp8_blocks_are_fused_where_they_are_whole(kv_heads: int) -> None:
+    """A half of a block is left: the next projection's rows would begin in it."""
+    config = tiny_config("qwen2")
+    config.hidden_size, config.intermediate_size, config.head_dim = 256, 384, 64
+    config.num_attention_heads, config.num_key_value_heads = 4, kv_heads
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    for layer in list(model.model.layers):
+        for owner in (layer.self_attn, layer.mlp):
+            for name, one in list(owner.named_children()):
+                if type(one) is nn.Linear:
+                    rows = nn.functional.pad(one.weight, (0, 0, 0, -one.out_features % 128))
+                    values, scales = quantise_blocks(rows)
+                    bias = None if one.bias is None else one.bias.data
+                    blocks = FP8BlockLinear(values[: one.out_features].clone(), scales, bias)
+                    setattr(owner, name, blocks)
+    wanted = model(input_ids=IDS, use_cache=False).logits
+    replaced = fuse_projections(model)
+    found = {place for _, place, _ in replaced}
+    attention = {"q_proj", "k_proj", "v_proj"} if kv_heads == 2 else set()
+    assert found == {"gate_proj", "up_proj"} | attention
+    torch.testing.assert_close(model(input_ids=IDS, use_cache=False).logits, wanted)
+    unfuse(replaced)
     assert torch.equal(model(input_ids=IDS, use_cache=False).logits, wanted)
 
 

@@ -11,6 +11,7 @@ from torch.nn import functional
 from sharegen.engine.model.fp8.blocks import (
     BLOCK,
     check_block_products,
+    multiply_block_groups,
     multiply_blocks,
     quantise_groups,
     widened,
@@ -67,3 +68,25 @@ def test_a_row_does_not_mind_how_many_there_are() -> None:
     for rows in (1, 7, 64, 320):
         error = (multiply_blocks(x[:rows], weight, scales).float() - of_all[:rows].float()).abs()
         assert error.max() <= 2**-7 * of_all.float().abs().max()
+
+
+@pytest.mark.parametrize("tokens", [1, 32, 256, 1024])
+@pytest.mark.parametrize("size", [(1536, 2048), (2048, 768)])
+def test_experts_of_qwen3_30b(size: tuple[int, int], tokens: int) -> None:
+    experts, each = 128, 8
+    made = [blocks(*size) for _ in range(experts)]
+    weight, scales = (torch.stack(parts) for parts in zip(*made, strict=True))
+    chosen = torch.rand(tokens, experts, device="cuda").topk(each).indices
+    chosen[:, 0] = 5  # one that has them all
+    expert, order = chosen.flatten().sort(stable=True)
+    ends = expert.bincount(minlength=experts).cumsum(0).int()
+    x = torch.randn(tokens, size[1], device="cuda", dtype=torch.bfloat16)
+    found = multiply_block_groups(x, weight, scales, ends, order // each)
+    in_order = multiply_block_groups(x[order // each], weight, scales, ends)
+    assert torch.equal(found, in_order)
+    rows = widened_groups(*quantise_groups(x))[order // each]
+    start = 0
+    for own, by, end in zip(weight, scales, ends.tolist(), strict=True):
+        meant = functional.linear(rows[start:end], widened(own, by))
+        assert (found[start:end].float() - meant).norm() <= 0.005 * meant.norm()
+        start = end
