@@ -29,6 +29,7 @@ from sharegen.serve.limits import Limits
 from sharegen.serve.tokens import Tokens
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.dataset import read_rows
+from sharegen.workload.prompt import PromptTooLong
 from sharegen.workload.request_body import Fault, Refused, refused
 from sharegen.workload.requests import BatchRequest, RequestedPrompts, asked_by, read_requests
 
@@ -107,7 +108,7 @@ class Reader:
     ) -> None:
         self._configuration = configuration
         self._tokenizer = tokenizer
-        self._tokens = Tokens(tokenizer)
+        self._tokens = Tokens(tokenizer, context)
         self._names = names
         self.context = context
         self._limits = limits
@@ -167,7 +168,14 @@ class Reader:
                 f"{self._limits.choices:,} that this server takes in a request (--max-choices)",
                 "n",
             )
-        prompts = self._tokens.of(asked.prompts)
+        try:
+            prompts = self._tokens.of(asked.prompts)
+        except PromptTooLong as error:
+            raise Refused(
+                f"{error}: the model's context holds {self.context:,}",
+                "prompt",
+                "context_length_exceeded",
+            ) from None
         is_said = any(body.get(name) is not None for name in _MAX_TOKENS)
         params = self._bounded(params, max(map(len, prompts)) - prompt_alone, is_said)
         texts = [p.content if isinstance(p.content, str) else None for p in asked.prompts]

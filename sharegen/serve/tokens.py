@@ -10,7 +10,7 @@ from typing import Any
 
 from sharegen.errors import ModelError
 from sharegen.workload.clock import Clock
-from sharegen.workload.prompt import Prompt, asked_each
+from sharegen.workload.prompt import Prompt, Room, asked_each
 
 _MOST_TOKENS = 1 << 20
 """That are remembered, with their texts; the least recently asked are forgotten first."""
@@ -21,16 +21,21 @@ prompt is not remembered, so that what is remembered is no larger than the token
 
 
 class Tokens:
-    """The token ids of prompts, under one tokenizer. Several threads may ask."""
+    """The token ids of prompts, under one tokenizer. Several threads may ask.
 
-    def __init__(self, tokenizer: Any) -> None:
+    context: the most tokens that a prompt may have.
+    """
+
+    def __init__(self, tokenizer: Any, context: int) -> None:
         self._tokenizer = tokenizer
+        self._room = Room(tokenizer, context)
         self._known: OrderedDict[str, list[int]] = OrderedDict()
         self._held = 0
         self._lock = threading.Lock()  # of what is known
 
     def of(self, prompts: Sequence[Prompt]) -> list[list[int]]:
-        """Those of each prompt. Raises the first ModelError of a chat that has none."""
+        """Those of each prompt. Raises the first ModelError of a chat that has none, and
+        PromptTooLong."""
         return [self._of(prompt) for prompt in prompts]
 
     def last(self, prompts: Sequence[Prompt]) -> bool:
@@ -51,7 +56,7 @@ class Tokens:
                 self._known.move_to_end(name)
                 return known
         clock = Clock.now()
-        [found] = asked_each([prompt], self._tokenizer, clock)
+        [found] = asked_each([prompt], self._tokenizer, clock, self._room)
         if isinstance(found, ModelError):
             raise found
         ids = list(found.ids)

@@ -34,7 +34,7 @@ def encoded(
 ) -> list[list[int]]:
     """Token ids of texts, which are what `encode` returns for all of them."""
     place = _place(texts)
-    if place * (len(texts) - 1) < _WORTH or not _may_cut(tokenizer):
+    if place * (len(texts) - 1) < _WORTH or not may_cut(tokenizer):
         return encode(list(texts))
     first, last = encode([texts[0], texts[-1]])
     rest = encode([text[place:] for text in texts])
@@ -53,15 +53,18 @@ def _place(texts: Sequence[str]) -> int:
     return places[-1] if len(texts) > 1 and places else 0
 
 
-def _may_cut(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether the tokens of a text are those of its two parts, wherever `_place` cuts it."""
+def may_cut(tokenizer: PreTrainedTokenizerBase, place: str = "\n") -> bool:
+    """Whether the tokens of a text are those of its two parts, wherever it is cut.
+
+    place: "\n" for cuts between it and a letter, " " for those between a letter and it.
+    """
     backend: Any = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None or type(backend.model).__name__ != "BPE" or backend.model.dropout:
         return False
     if backend.normalizer is not None and type(backend.normalizer).__name__ != "NFC":
         return False
     added = backend.get_added_tokens_decoder().values()
-    if any(token.lstrip or token.rstrip or "\n" in token.content for token in added):
+    if any(token.lstrip or token.rstrip or place in token.content for token in added):
         return False
     return backend.pre_tokenizer is not None and _ends_words(backend.pre_tokenizer)
 

@@ -69,7 +69,7 @@ def test_the_tokens_are_those_of_whole_texts(
     name: str, head: list[str], rests: list[list[str]]
 ) -> None:
     tokenizer = _CASES[name]
-    assert shared_text._may_cut(tokenizer)
+    assert shared_text.may_cut(tokenizer)
     texts = ["".join([*head, "\nQuestion", *rest]) for rest in rests]
     seen: list[str] = []
 
@@ -86,21 +86,21 @@ def test_the_tokens_are_those_of_whole_texts(
 
 @pytest.mark.parametrize("name", sorted(_WHOLE))
 def test_other_tokenizers_see_whole_texts(name: str) -> None:
-    assert not shared_text._may_cut(_tokenizer(_WHOLE[name]))
+    assert not shared_text.may_cut(_tokenizer(_WHOLE[name]))
 
 
 def test_nor_does_one_whose_own_tokens_reach_beyond_themselves_or_that_changes_texts() -> None:
     words = _CUT["gpt-2"]
-    assert shared_text._may_cut(_tokenizer(words))
-    assert not shared_text._may_cut(_tokenizer(words, lstrip=True))
-    assert not shared_text._may_cut(_tokenizer(words, rstrip=True))
-    assert not shared_text._may_cut(_tokenizer(words, normalizers.Lowercase()))
+    assert shared_text.may_cut(_tokenizer(words))
+    assert not shared_text.may_cut(_tokenizer(words, lstrip=True))
+    assert not shared_text.may_cut(_tokenizer(words, rstrip=True))
+    assert not shared_text.may_cut(_tokenizer(words, normalizers.Lowercase()))
     with_line = _tokenizer(words)
     with_line.add_tokens(["\nQ"])
-    assert not shared_text._may_cut(with_line)
+    assert not shared_text.may_cut(with_line)
     dropping = _tokenizer(words)
     dropping.backend_tokenizer.model.dropout = 0.5
-    assert not shared_text._may_cut(dropping)
+    assert not shared_text.may_cut(dropping)
 
 
 def test_texts_that_share_no_line_are_whole() -> None:
