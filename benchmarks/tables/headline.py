@@ -66,21 +66,23 @@ def speed_table(rows: Sequence[Measurement], measured: Sequence[Measurement] = (
     if not rows:
         return "Nothing was measured beside another program."
     newest, card = _common(rows)
+    later = [newer(row, measured) for row in rows]
+    known = [each for each in later if each is not None]
+    latest, its = _common(known or rows)
     marks = Marks()
-    lines = [_line(row, marks, card, newest) for row in rows]
+    lines = [
+        [*_line(row, marks, card, newest), _alone(each, marks, its, latest)]
+        for row, each in zip(rows, later, strict=True)
+    ]
     header = ["model's shape", "workload", "sharegen", "best peer", "times"]
+    header.append(f"newer code, {' '.join(its.split()[:2])}")
     common = (
         "Tokens per second of whole jobs with random weights, measured on "
         f"{newest.date:%Y-%m-%d}, on an {card}, where no letter says otherwise. FP8: weights and "
         "KV cache."
     )
-    later = [newer(row, measured) for row in rows]
-    if known := [each for each in later if each is not None]:
-        latest, its = _common(known)
-        header.append(f"newer code, {' '.join(its.split()[:2])}")
+    if known:
         common += f" Newer code: on {latest.date:%Y-%m-%d}, on an {its}, without the peer."
-        for line, each in zip(lines, later, strict=True):
-            line.append("" if each is None else _alone(each, marks, its, latest))
     return (
         table(header, lines)
         + "\n\n"
@@ -94,7 +96,9 @@ def _common(rows: Sequence[Measurement]) -> tuple[Measurement, str]:
     return max(rows, key=lambda row: row.date), cards.most_common(1)[0][0]
 
 
-def _alone(row: Measurement, marks: Marks, card: str, newest: Measurement) -> str:
+def _alone(row: Measurement | None, marks: Marks, card: str, newest: Measurement) -> str:
+    if row is None:
+        return ""
     return number(row.numbers.tokens_per_second) + marks.of(*_said(row, card, newest))
 
 
