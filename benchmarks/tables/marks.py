@@ -28,7 +28,7 @@ class Marks:
 
     def of(self, *texts: str) -> str:
         """The letters of some texts, to stand behind a number."""
-        letters = ", ".join(self.letter(text) for text in texts)
+        letters = ", ".join(sorted(self.letter(text) for text in texts))
         return f" ({letters})" if letters else ""
 
     def legend(self) -> list[str]:
