@@ -110,7 +110,8 @@ def multiply_blocks(
     """Multiply x [..., K] by a weight [N, K] in e4m3 with scales [N / 128, K / 128]: [..., N]."""
     if weight.is_cuda:
         rows = x.flatten(0, -2)
-        out = scaled_product(*quantise_groups(in_fours(rows)), weight, scales)
+        numbers, own = quantise_groups(in_fours(rows))
+        out = torch.ops.sharegen.block_product(numbers, own.t().contiguous(), weight, scales)
         out = out[: len(rows)].view(*x.shape[:-1], -1)
     else:
         out = functional.linear(widened_groups(*quantise_groups(x)), widened(weight, scales))
@@ -133,21 +134,33 @@ def scaled_product(
     """The library's product of e4m3 by blocks, in bfloat16 [T, N].
 
     Args:
-        rows, own: [T, K] and their scales [T, K / 128], which the library wants by columns.
+        rows: [T, K].
+        own: [K / 128, T], the scales of rows, which the library wants by columns.
         weight, scales: [N, K] and [N / 128, K / 128], of which the library wants each row of
             scales to take room for a multiple of four.
     """
     kinds = functional.ScalingType
     more = -scales.shape[1] % _FOURS
     return functional.scaled_mm(
-        rows,
+        rows.contiguous(),
         weight.t(),
-        own.t().contiguous().t(),
+        own.contiguous().t(),
         kinds.BlockWise1x128,
         (functional.pad(scales, (0, more)) if more else scales).t(),
         kinds.BlockWise128x128,
         output_dtype=torch.bfloat16,
     )
+
+
+# The compiler has it as it is, for the library refuses tensors that lie in another way.
+_block_product = torch.library.custom_op("sharegen::block_product", mutates_args=())(scaled_product)
+
+
+@_block_product.register_fake
+def _(
+    rows: torch.Tensor, own: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor
+) -> torch.Tensor:
+    return rows.new_empty(len(rows), len(weight), dtype=torch.bfloat16)
 
 
 def multiply_block_groups(

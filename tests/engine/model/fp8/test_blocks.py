@@ -76,7 +76,7 @@ def test_the_library_takes_the_layouts_of_any_number_of_rows_and_blocks(
     rows = in_fours(torch.empty(count, inputs, dtype=torch.bfloat16, device="meta"))
     assert len(rows) % 4 == 0 and 0 <= len(rows) - count < 4
     numbers = torch.empty(rows.shape, dtype=E4M3, device="meta")
-    own = torch.empty(len(rows), inputs // BLOCK, device="meta")
+    own = torch.empty(inputs // BLOCK, len(rows), device="meta")
     found = scaled_product(numbers, own, weight, scales)
     assert found.shape == (len(rows), 384) and found.dtype is torch.bfloat16
 
