@@ -691,32 +691,35 @@ app.command("paper", cls=Command, help=HELP)(paper)
 app.command("training", cls=Command)(training)
 
 
+ServeFlag = Annotated[
+    list[str] | None,
+    typer.Option(help="A flag of `sharegen serve`, as --flag=--device=cpu (repeatable)."),
+]
+
+
 @app.command("soak", cls=Command)
 def soak(
     seconds: Annotated[float, typer.Option(min=1, help="How long clients come and go.")] = 600,
     clients: Annotated[int, typer.Option(min=1, help="Clients at a time.")] = 24,
     model: Annotated[str, typer.Option(help="A folder or hub id.")] = "tinymath",
     seed: Seed = 0,
+    flag: ServeFlag = None,
 ) -> None:
     """Random clients at `sharegen serve`: good, bad, slow and gone; what the server has lost then.
 
     Fails where blocks, requests, descriptors or threads are left, or a good client was answered
     wrongly.
 
-    Example: python -m benchmarks soak --seconds 120
+    Example: python -m benchmarks soak --seconds 120 --flag=--http-processes=2
     """
     from benchmarks.soak import soak as run
 
-    result = run(seconds, clients, model, seed)
+    result = run(seconds, clients, model, seed, flag or ())
     typer.echo(json.dumps(result))
     if result["leaks"]:
         raise typer.Exit(1)
 
 
-ServeFlag = Annotated[
-    list[str] | None,
-    typer.Option(help="A flag of `sharegen serve`, as --flag=--device=cpu (repeatable)."),
-]
 ServeClients = Annotated[
     list[int] | None,
     typer.Option(min=1, help="Clients of the table of latencies (repeatable). 1, 8 and 64."),

@@ -12,7 +12,7 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from benchmarks.serving import Spawned, spawned
@@ -22,9 +22,14 @@ _PARTS = 5  # of the time, after each of which the memory is noted
 _LARGE = 20 << 20  # bytes, more than a server takes
 
 
-def soak(seconds: float, clients: int, model: str, seed: int) -> dict[str, Any]:
-    """Let so many clients come and go for a while; what the server had before and after."""
-    flags = ["--client-timeout", "2", "--max-requests", str(4 * clients)]
+def soak(
+    seconds: float, clients: int, model: str, seed: int, flags: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Let so many clients come and go for a while; what the server had before and after.
+
+    flags: of `sharegen serve`.
+    """
+    flags = ["--client-timeout", "2", "--max-requests", str(4 * clients), *flags]
     # A small cache is full soon: what memory grows by after that is no KV.
     with spawned(model, "--kv-cache-memory", "16MiB", *flags) as server:
         rng = random.Random(seed)

@@ -133,7 +133,8 @@ class _HttpProcess:
             socket.send_fds(self._channel, [b"."], handed)
         self.pid = self._process.pid
         self.line = Connection(os.dup(self._sock.fileno()))
-        self.line.send(prepare)
+        with suppress(OSError):  # one that ended at once is told by its silence
+            self.line.send(prepare)
 
     async def run(self, engines: Engines, take: Take) -> tuple[int, bool]:
         """Hear it until it is gone; its number, and whether it was not to end yet."""

@@ -79,8 +79,7 @@ class TextLength:
         added = backend.get_added_tokens_decoder().values()
         if not shrinks or any(token.lstrip or token.rstrip for token in added):
             return 0, 0
-        is_bytes = backend.model.byte_fallback and backend.pre_tokenizer is None
-        if not (is_bytes or may_cut(self._tokenizer)):
+        if not _keeps_bytes(backend.pre_tokenizer, backend.model.byte_fallback):
             return 0, 0
         return shrinks, max(map(len, backend.get_vocab(with_added_tokens=True)))
 
@@ -91,10 +90,25 @@ class TextLength:
 
         backend: Any = self._tokenizer.backend_tokenizer  # type: ignore[attr-defined]
         known = backend.get_vocab(with_added_tokens=True)
-        if backend.model.byte_fallback:  # without all of them any text may become one unknown token
+        if (
+            backend.pre_tokenizer is None
+        ):  # without all of them any text may become one unknown token
             is_whole = all(f"<0x{each:02X}>" in known for each in range(256))
             return b"" if is_whole else bytes(range(256))
         return bytes(each for each, name in bytes_to_unicode().items() if name not in known)
+
+
+def _keeps_bytes(pre_tokenizer: Any, falls_back: bool) -> bool:
+    """Whether all bytes of a text reach the model. falls_back: whether it has tokens for bytes."""
+    if pre_tokenizer is None:
+        return falls_back
+    rules = json.loads(pre_tokenizer.__getstate__())
+    parts = rules["pretokenizers"] if rules["type"] == "Sequence" else [rules]
+    return parts[-1]["type"] == "ByteLevel" and all(
+        part["type"] in ("ByteLevel", "Digits")
+        or (part["type"] == "Split" and part["behavior"] != "Removed")
+        for part in parts
+    )
 
 
 def _shrinks(normalizer: Any) -> int:
