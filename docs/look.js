@@ -22,6 +22,8 @@
     }
     if (table.scrollWidth > article.clientWidth + 1 && box === article) {
       faults.push(`a table does not scroll: ${words(table)}`);
+    } else if (isWide && box.scrollWidth > box.clientWidth + 1) {
+      faults.push(`a table is cut off (${box.scrollWidth} in ${box.clientWidth}): ${words(table)}`);
     }
   }
   for (const picture of article.querySelectorAll("img")) {

@@ -91,7 +91,7 @@ _INTRODUCTIONS = {
     "`python -m benchmarks card --popular` measures all of it.",
     "One GPU": "Whole jobs. The peer is the fastest program that did the same work, of "
     "[all](#peers).",
-    "Several GPUs": "`workers` are engines with a GPU each, `ranks` the GPUs that one engine's "
+    "Several GPUs": "Workers are engines in processes of their own, ranks the GPUs that one engine's "
     "model is cut among. Tokens per second are those of all GPUs.",
     "A whole command": "From the shell's prompt to the shell's prompt, with tokenizer, stop "
     "strings and journal. The weights are random; end tokens among them end a sample after about "
@@ -137,7 +137,7 @@ def _section(title: str, rows: Sequence[Measurement], cells: _Cells | None) -> I
     said = differences(rows)
     lines = []
     for row, texts in zip(rows, said, strict=True):
-        line = cells(row, marks) | {"card": row.card.label}
+        line = cells(row, marks) | {"card": row.card.label.replace("NVIDIA ", "")}
         line["measured"] = f"{row.date:%Y-%m-%d}".replace("-", _HYPHEN) + marks.of(*texts)
         line["commit"] = short_commit(row.commit) if row.commit else "not known"
         lines.append(line)
@@ -198,8 +198,7 @@ def _parallel(row: Measurement, marks: Marks) -> dict[str, str]:
         "shape": row.shape or "",
         "workload": row.workload.name if row.workload else "",
         "precision": row.precision or "",
-        "workers": str(row.engines.workers),
-        "ranks": str(row.engines.ranks),
+        "workers x ranks": f"{row.engines.workers} x {row.engines.ranks}",
         "sequences": number(row.engines.sequences),
         "tokens per second": number(row.numbers.tokens_per_second),
         "one of them alone": number(one),
