@@ -10,8 +10,8 @@ The three folders belong outside of the repository. Each page is photographed fo
 wrong is printed, a line each: all that axe-core finds (contrast, names, headings, words for
 pictures, labels), a page wider than its room, a code block or a table that is cut off at a desk, a
 table that does not scroll, a picture that does not load, an id that stands twice, and what has the
-keyboard's focus without showing it. The report's page is looked at in the same way as the site's. It needs Chromium, which
-is not part of the package `playwright`: the system's own is used.
+keyboard's focus without showing it. The report's page is looked at in the same way as the site's.
+It needs Chromium, which is not part of the package `playwright`: the system's own is used.
 """
 
 from __future__ import annotations

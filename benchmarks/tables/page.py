@@ -91,7 +91,7 @@ _INTRODUCTIONS = {
     "`python -m benchmarks card --popular` measures all of it.",
     "One GPU": "Whole jobs. The peer is the fastest program that did the same work, of "
     "[all](#peers).",
-    "Several GPUs": "Workers are engines in processes of their own, ranks the GPUs that one engine's "
+    "Several GPUs": "Workers are engines with a process each, ranks the GPUs that one engine's "
     "model is cut among. Tokens per second are those of all GPUs.",
     "A whole command": "From the shell's prompt to the shell's prompt, with tokenizer, stop "
     "strings and journal. The weights are random; end tokens among them end a sample after about "
