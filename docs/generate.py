@@ -79,7 +79,7 @@ Under the same name these differ:
 - `generate` shows its progress on stderr in a terminal and in a notebook; `use_tqdm` is True,
   False or None.
 - Type checkers see every name that is taken, and refuse the others, as the call itself does. A
-  misspelt name is told with the nearest one.
+  misspelt name is refused with the nearest one.
 
 Beside vLLM's there are `stream`, `fork`, `cancel` and `running`: see the [Python API](python.md).
 """

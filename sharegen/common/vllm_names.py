@@ -74,7 +74,7 @@ LLM_NOT_HERE = {
     "offload_num_in_group": AS_ALWAYS["cpu_offload_gb"][1],
     "offload_prefetch_step": AS_ALWAYS["cpu_offload_gb"][1],
     "offload_params": AS_ALWAYS["cpu_offload_gb"][1],
-    "enable_return_routed_experts": "which experts computed a token is not told",
+    "enable_return_routed_experts": "which experts computed a token is not reported",
     "disable_custom_all_reduce": "the fastest that all ranks have is taken",
     "hf_token": "log in with `hf auth login`, or set HF_TOKEN",
     "hf_overrides": "change config.json in a copy of the model's folder",
@@ -124,7 +124,7 @@ SAMPLING_NOT_HERE = {
     "skip_reading_prefix_cache": "what prompts share is computed once",
     "thinking_token_budget": "use max_tokens, and stop at the end of the thoughts",
     "repetition_detection": "use repetition_penalty or frequency_penalty, or cancel in a stream",
-    "routed_experts_prompt_start": "which experts computed a token is not told",
+    "routed_experts_prompt_start": "which experts computed a token is not reported",
     "trace_decode_token_ids": "give the tokens as prompt, with prompt_logprobs",
     "output_text_buffer_length": "vLLM sets it itself",
 }
@@ -183,7 +183,7 @@ OUTPUT_NOT_HERE = {
     "encoder_prompt": "there are no encoder-decoder models",
     "encoder_prompt_token_ids": "there are no encoder-decoder models",
     "kv_transfer_params": "KV stays in the engine",
-    "routed_experts": "which experts computed a token is not told",
+    "routed_experts": "which experts computed a token is not reported",
 }
 """Fields of vLLM's outputs that there are not -> why, or what to use."""
 

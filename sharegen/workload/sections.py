@@ -254,8 +254,7 @@ class Chat(Strict, ChatParameters):  # type: ignore[misc]
     date: Annotated[
         Moment | None,
         Parameter(
-            "What a template that writes the date is told it is; null is the time of the job's "
-            "first run.",
+            "The date that a template writes; null is the time of the job's first run.",
             examples=("2026-11-26", "2026-11-26T09:30:00"),
         ),
     ] = None
