@@ -60,9 +60,12 @@ def load(
     return model, tokenizer_of(configuration)
 
 
-def tokenizer_of(configuration: Configuration) -> Any:
-    """The model's tokenizer, with the job's chat template where it has one of its own."""
-    import_engine(configuration)
+def tokenizer_of(configuration: Configuration, computes: bool = True) -> Any:
+    """The model's tokenizer, with the job's chat template where it has one of its own.
+
+    computes: whether this process does, and not others alone.
+    """
+    import_engine(configuration, computes)
     from sharegen.engine.model.checkpoint.tokenizer import load_tokenizer
 
     assert configuration.model is not None

@@ -125,7 +125,7 @@ def main(descriptor: int) -> None:
     said = Connection(os.dup(line))
     try:
         prepared: Prepare = said.recv()
-        tokenizer = tokenizer_of(prepared.configuration)
+        tokenizer = tokenizer_of(prepared.configuration, computes=False)
         confined.prepare(chat.render)
         opened: Open = said.recv()
     except EOFError:
