@@ -31,7 +31,8 @@ from sharegen.serve.ticket import Grown, News
 class ServedAnswer:
     """The answer to one HTTP request, as it becomes known.
 
-    name: of the completion; requests: in the order of the prompts.
+    name: of the completion; requests: in the order of the prompts; by: who has drawn it, asked when
+    something was drawn: the model may be another one than when it was asked.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class ServedAnswer:
         asked: ParsedRequest,
         requests: Sequence[Request],
         name: str,
-        by: Answerer,
+        by: Callable[[], Answerer],
         tokenizer: Any,
         spell: Spell,
     ) -> None:
@@ -79,7 +80,7 @@ class ServedAnswer:
     def body(self) -> dict[str, Any]:
         """The object of an answer that is whole."""
         choices = [self._choice(index) for index in range(len(self._finished))]
-        body = head(self.asked.endpoint, self._name, self._by)
+        body = head(self.asked.endpoint, self._name, self._by())
         body |= {"choices": choices, "usage": self._usage()}
         if self.asked.metadata is not None:
             body["metadata"] = dict(self.asked.metadata)
@@ -97,7 +98,7 @@ class ServedAnswer:
             for index in range(len(self._finished))
         ]
         return answered(
-            custom_id, asked.endpoint, records, self._prompt_usage(), self._by, self._spell,
+            custom_id, asked.endpoint, records, self._prompt_usage(), self._by(), self._spell,
             asked.metadata, asked.tool_choice,
         )  # fmt: skip
 
@@ -158,7 +159,7 @@ class ServedAnswer:
         return self._head() | {"choices": [], "usage": self._usage()}
 
     def _head(self) -> dict[str, Any]:
-        return head(self.asked.endpoint, self._name, self._by, chunk=True)
+        return head(self.asked.endpoint, self._name, self._by(), chunk=True)
 
     def _stream(self, index: int) -> _ChoiceStream:
         if index not in self._streams:

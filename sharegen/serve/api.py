@@ -141,7 +141,11 @@ class Api:
     ) -> tuple[ServedAnswer, Ticket]:
         """Send requests to the engines; the ticket tells what comes of them, the answer adds up."""
         ticket = Ticket(requests, streams=bool(asked.delivery.stream))
-        by = Answerer(self._name, self.fingerprint, int(time.time()))
+        created = int(time.time())
+
+        def by() -> Answerer:
+            return Answerer(self._name, self.fingerprint, created)
+
         name = f"{self._random.getrandbits(128):032x}"
         answer = ServedAnswer(asked, requests, name, by, self._tokenizer, self._spell)
         self._engines.submit(ticket)

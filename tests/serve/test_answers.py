@@ -22,7 +22,8 @@ def test_only_the_first_token_may_have_lost_its_space() -> None:
     params = SamplingParams(max_tokens=4, logprobs=1)
     asked = ParsedRequest("text", [[5]], [None], params, Delivery(stream=True), None, False)
     requests = asked.requests(itertools.count().__next__)
-    answer = ServedAnswer(asked, requests, "cmpl-1", Answerer("m", "f", 0), tokenizer, spell)
+    by = Answerer("m", "f", 0)
+    answer = ServedAnswer(asked, requests, "cmpl-1", lambda: by, tokenizer, spell)
     told = []
     for tokens in ([piece], [word, word]):
         grown = Grown(tokens, [TokenLogprobs(token, -1.0, {token: -1.0}) for token in tokens])

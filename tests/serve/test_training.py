@@ -103,6 +103,21 @@ def test_all_engines_take_other_weights(served: Served, texts: dict[str, str]) -
         assert (now == before) == (name == "step-0")
 
 
+def test_who_waits_meanwhile_is_told_of_the_model_that_answers(
+    served: Served, texts: dict[str, str], beside: ThreadPoolExecutor
+) -> None:
+    before = served.ask(ROLLOUT, GREEDY)[1]["system_fingerprint"]
+    assert served.ask("/pause")[0] == 200
+    waiting = beside.submit(served.ask, ROLLOUT, GREEDY)
+    wait_until(lambda: served.server.api.counts.total("open"))
+    time.sleep(0.1)  # until it is read
+    assert update(served, "step-1")[0] == 200 and served.ask("/resume")[0] == 200
+    answer = waiting.result()[1]
+    assert answer["choices"][0]["text"] == texts["step-1"]
+    assert answer["system_fingerprint"] != before
+    assert update(served, "step-0")[0] == 200
+
+
 @pytest.mark.slow
 def test_what_runs_finishes_first(
     served: Served, weights: Path, texts: dict[str, str], beside: ThreadPoolExecutor
