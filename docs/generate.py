@@ -301,13 +301,15 @@ def _parameter(value: inspect.Parameter) -> str:
 
 
 def _prose(docstring: str) -> str:
-    """A docstring as Markdown: every name that it explains begins a paragraph."""
+    """A docstring as Markdown: every name that it explains begins a paragraph, as code."""
     out: list[str] = []
     for line in inspect.cleandoc(docstring).splitlines():
         is_code = line.startswith("    ") and (not out or not out[-1] or out[-1].startswith("    "))
-        names = line.partition(": ")[0].replace(", ", "")
-        if not is_code and names.isidentifier() and ": " in line and out and out[-1]:
-            out.append("")
+        names, colon, said = line.partition(": ")
+        if not is_code and colon and names.replace(", ", "").isidentifier():
+            if out and out[-1]:
+                out.append("")
+            line = ", ".join(f"`{name}`" for name in names.split(", ")) + f": {said}"
         out.append(line if is_code else line.strip())
     return "\n".join(out)
 
