@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from safetensors import SafetensorError
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.utils import cached_file
 
@@ -16,7 +17,10 @@ _GENERATION = "generation_config.json"
 
 
 def stored_tensors(source: Source) -> dict[str, Unread]:
-    """All tensors of a checkpoint, none of them read. Raises ModelError where they are pickled."""
+    """All tensors of a checkpoint, none of them read.
+
+    Raises ModelError where they are pickled, and for a file that is cut short.
+    """
     index = _file(source, _INDEX)
     names = [_WEIGHTS]
     if index is not None:
@@ -31,7 +35,13 @@ def stored_tensors(source: Source) -> dict[str, Unread]:
                 "quantised, are read from safetensors alone: AutoModelForCausalLM.from_pretrained"
                 "(...).save_pretrained(FOLDER) writes them"
             )
-        found |= {key: Unread(stored) for key, stored in Stored.all_of(path).items()}
+        try:
+            stored = Stored.all_of(path)
+        except SafetensorError as error:
+            raise ModelError(
+                f"{path}: is cut short or no safetensors file ({error}): fetch it anew"
+            ) from None
+        found |= {key: Unread(each) for key, each in stored.items()}
     return found
 
 

@@ -50,8 +50,8 @@ def stored_fp8(name: str, settings: Mapping[str, Any]) -> StoredFP8 | None:
     """
     method = settings.get("quant_method")
     if method == "fbgemm_fp8":
-        kept: Sequence[str] = settings.get("modules_to_not_convert") or ("lm_head",)
-        return StoredFP8(True, tuple(kept))
+        kept = several(name, settings, "modules_to_not_convert") or ("lm_head",)
+        return StoredFP8(True, tuple(map(str, kept)))
     if method == "compressed-tensors":
         return _of_compressed_tensors(name, settings)
     if method in _FLOATS_OF_8:
@@ -62,13 +62,13 @@ def stored_fp8(name: str, settings: Mapping[str, Any]) -> StoredFP8 | None:
 
 
 def _of_compressed_tensors(name: str, settings: Mapping[str, Any]) -> StoredFP8 | None:
-    groups = [g for g in (settings.get("config_groups") or {}).values() if isinstance(g, Mapping)]
-    weights = [group.get("weights") or {} for group in groups]
+    groups = groups_of(name, settings)
+    weights = [mapping(name, group, "weights") for group in groups]
     if not any((w.get("type"), w.get("num_bits")) == ("float", 8) for w in weights):
         return None
     [group, *others] = groups
     strategy = weights[0].get("strategy")
-    activations = group.get("input_activations") or {}
+    activations = mapping(name, group, "input_activations")
     kind = f"compressed-tensors, {strategy} scales"
     if others or group.get("targets") != ["Linear"]:
         raise _refusal(name, "compressed-tensors, several kinds of layers")
@@ -76,7 +76,37 @@ def _of_compressed_tensors(name: str, settings: Mapping[str, Any]) -> StoredFP8 
         raise _refusal(name, kind)
     if (activations.get("type"), activations.get("num_bits")) != ("float", 8):
         raise _refusal(name, f"{kind}, activations that are not FP8")
-    return StoredFP8(strategy == "channel", tuple(settings.get("ignore") or ()))
+    ignored = several(name, settings, "ignore")
+    return StoredFP8(strategy == "channel", tuple(map(str, ignored)))
+
+
+def groups_of(name: str, settings: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The kinds of layers in compressed-tensors' settings. Raises ModelError."""
+    groups = mapping(name, settings, "config_groups")
+    return [group for group in groups.values() if isinstance(group, Mapping)]
+
+
+def mapping(name: str, settings: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """What settings say by that key, or nothing. Raises ModelError where it has no names."""
+    found = settings.get(key)
+    if found is not None and not isinstance(found, Mapping):
+        raise _broken(name, key, found)
+    return found or {}
+
+
+def several(name: str, settings: Mapping[str, Any], key: str) -> Sequence[Any]:
+    """The list that settings have by that key, or an empty one. Raises ModelError for another."""
+    found = settings.get(key)
+    if found is not None and (isinstance(found, str) or not isinstance(found, Sequence)):
+        raise _broken(name, key, found)
+    return found or ()
+
+
+def _broken(name: str, key: str, found: object) -> ModelError:
+    return ModelError(
+        f"model {name}: {key} in the quantization_config of its config.json is {found!r:.40}: the "
+        "checkpoint is broken"
+    )
 
 
 def _refusal(name: str, kind: str) -> ModelError:

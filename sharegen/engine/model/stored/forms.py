@@ -13,6 +13,7 @@ import torch
 
 from sharegen.engine.model.fp8.blocks import BLOCK
 from sharegen.engine.model.fp8.products import E4M3
+from sharegen.engine.model.fp8.stored_fp8 import groups_of, mapping, several
 from sharegen.engine.model.stored.four_bits import AWQ, GPTQ, PackedRows
 from sharegen.engine.model.stored.scaled_floats import MXFP4, FP8Blocks
 from sharegen.engine.model.stored.unread import Unread
@@ -119,7 +120,7 @@ def _gptq(name: str, settings: Mapping[str, Any]) -> GPTQ:
     if layout not in _GPTQ_LAYOUTS:
         raise _refusal(name, f"GPTQ in the layout {layout}")
     # "-:" names what is left as it is, which shows in what the checkpoint has of it.
-    if any(not str(layers).startswith("-:") for layers in settings.get("dynamic") or ()):
+    if any(not str(layers).startswith("-:") for layers in mapping(name, settings, "dynamic")):
         raise _refusal(name, "GPTQ with other settings for some layers (dynamic)")
     if settings.get("pack_dtype", "int32") != "int32":
         raise _refusal(name, f"GPTQ packed in {settings['pack_dtype']}")
@@ -137,7 +138,7 @@ def _awq(name: str, settings: Mapping[str, Any]) -> AWQ:
 
 
 def _fp8_blocks(name: str, settings: Mapping[str, Any]) -> FP8Blocks:
-    block = list(settings["weight_block_size"])
+    block = list(several(name, settings, "weight_block_size"))
     if block != [BLOCK, BLOCK]:
         raise _refusal(name, f"FP8 with scales of blocks of {block}")
     if settings.get("activation_scheme", "dynamic") != "dynamic":
@@ -146,23 +147,24 @@ def _fp8_blocks(name: str, settings: Mapping[str, Any]) -> FP8Blocks:
 
 
 def _compressed(name: str, settings: Mapping[str, Any]) -> FP8Blocks | PackedRows | None:
-    groups = [g for g in (settings.get("config_groups") or {}).values() if isinstance(g, Mapping)]
-    kinds = [group.get("weights") or {} for group in groups]
+    groups = groups_of(name, settings)
+    kinds = [mapping(name, group, "weights") for group in groups]
     if not kinds:
         return None
     kind = kinds[0]
     if any(_said(other) != _said(kind) for other in kinds[1:]):
         raise _refusal(name, "compressed-tensors, several kinds of layers")
-    if (settings.get("sparsity_config") or {}).get("format", "dense") != "dense":
+    if mapping(name, settings, "sparsity_config").get("format", "dense") != "dense":
         raise _refusal(name, "compressed-tensors, sparse")
     if settings.get("transform_config"):
         raise _refusal(name, "compressed-tensors, with rotations of activations")
     bits, strategy = kind.get("num_bits"), kind.get("strategy")
     if kind.get("type") == "float" and bits == 8 and strategy == "block":
-        block = list(kind.get("block_structure") or ())
+        block = list(several(name, kind, "block_structure"))
         if block != [BLOCK, BLOCK]:
             raise _refusal(name, f"compressed-tensors, FP8 with scales of blocks of {block}")
-        if not (groups[0].get("input_activations") or {"dynamic": True}).get("dynamic"):
+        activations = mapping(name, groups[0], "input_activations")
+        if activations and not activations.get("dynamic"):
             raise _refusal(name, "FP8 by blocks with fixed scales of activations")
         return FP8Blocks("_scale")
     if (kind.get("type", "int"), settings.get("format")) != ("int", "pack-quantized"):

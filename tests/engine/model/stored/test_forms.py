@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from sharegen.engine.model.fp8.products import E4M3, EMULATE
 from sharegen.engine.model.fp8.stored_fp8 import BLOCKS as AS_STORED
+from sharegen.engine.model.fp8.stored_fp8 import stored_fp8
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.stored.forms import as_numbers, form_of
 from sharegen.engine.model.stored.unread import Stored, Unread
@@ -174,6 +175,22 @@ def test_other_kinds_are_refused_by_name(settings: dict[str, Any], named: str) -
     assert named in str(error.value) and "model tiny is quantised" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        (BLOCKS | {"weight_block_size": 128}, "weight_block_size"),
+        (GPTQ | {"dynamic": ["a"]}, "dynamic"),
+        ({"quant_method": "compressed-tensors", "config_groups": [1]}, "config_groups"),
+        ({"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": 5}}}, "weights"),
+        ({"quant_method": "fbgemm_fp8", "modules_to_not_convert": "lm"}, "modules_to_not_convert"),
+    ],
+)
+def test_settings_that_are_no_settings_are_named(settings: dict[str, Any], key: str) -> None:
+    with pytest.raises(ModelError, match=rf"model m: {key} in the quantization_config of its"):
+        if form_of("m", settings) is None:
+            stored_fp8("m", settings)
+
+
 def test_layers_that_are_left_out_by_name_are_no_other_kind() -> None:
     assert form_of("tiny", GPTQ | {"dynamic": {"-:.*gate.*": {}}}) == form_of("tiny", GPTQ)
 
@@ -260,3 +277,12 @@ def test_a_checkpoint_that_is_none_of_what_it_says(tmp_path: Path) -> None:
     rewrite(tmp_path, GPTQ, lambda tensors: tensors)
     assert "says that it is GPTQ of 4 bits, and has no such weights" in refused(tmp_path)
     assert load_file(tmp_path / "model.safetensors")
+
+
+@pytest.mark.parametrize("kept", [0, 50, -100])
+def test_a_file_that_is_cut_short_is_named(kept: int, tmp_path: Path) -> None:
+    store(tmp_path, "llama", *FORMS["fp8 by blocks"])
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:kept])
+    told = refused(tmp_path)
+    assert told.startswith(f"{file}: is cut short or no safetensors file (")
