@@ -48,7 +48,8 @@ def tokenised(prompt: Prompt, tokenizer: Any) -> tuple[str | None, list[int]]:
     text, ids = _text_and_ids(prompt)
     if ids is None:
         assert text is not None
-        [ids] = token_ids([text], needed(tokenizer, "a text prompt"))
+        [found] = token_ids([text], needed(tokenizer, "a text prompt"))
+        ids = list(found)
     return text, ids
 
 

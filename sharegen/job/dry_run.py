@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from sharegen.errors import DataError, RequestError
 from sharegen.job.cut import Cut
 from sharegen.job.default_journal import find_journal
 from sharegen.job.engines import EngineSpec
+from sharegen.job.gold_reading import gold_read_beside
 from sharegen.job.imports import import_engine, on_cpu
 from sharegen.job.job_content import JobContent
 from sharegen.job.machine import (
@@ -27,7 +28,7 @@ from sharegen.job.machine import (
     state_slots,
     tokenizer_of,
 )
-from sharegen.job.reordering import load_asked, saved_by_order
+from sharegen.job.reordering import load_asked, load_unread, saved_by_order
 from sharegen.job.share import cut_job, share_of
 from sharegen.job.sharing_plan import SharingPlan, make_plan
 from sharegen.job.template_clock import clock_of, log_clock
@@ -52,7 +53,19 @@ def plan_job(
     shard: of this part of it. gpu_memory: bytes of a GPU that the job is for, which need not be
     here; by default it is for the device that the configuration names.
     """
-    workload = load_asked(configuration)
+    workload = load_unread(configuration)
+    with gold_read_beside(workload, configuration) as settled:
+        return _plan(configuration, workload, settled, shard, gpu_memory)
+
+
+def _plan(
+    configuration: Configuration,
+    workload: Workload,
+    settled: Callable[[Workload], Workload],
+    shard: Shard | None,
+    gpu_memory: int | None,
+) -> SharingPlan:
+    """The plan of a workload. settled: which of its gold answers are known, once that is asked."""
     import_engine(configuration, computes=False)
     import torch
 
@@ -74,6 +87,7 @@ def plan_job(
         share = share_of(configuration, workload, shard, clock)
         workload, tokens, splits = share.workload, share.prompts, share.splits
         alone = share.alone
+    workload = settled(workload)
     workload.name_odd_rows()
     log_clock(clock, configuration)
     asked = _askable(workload, tokens, model)

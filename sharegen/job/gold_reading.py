@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pickle
 import re
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from sharegen.common.cores import available_cores
 from sharegen.common.log import log
 from sharegen.results.answers.normal import normalise
 from sharegen.results.answers.reader import AnswerReader, Extract
@@ -13,6 +22,8 @@ from sharegen.workload.configuration import Configuration
 from sharegen.workload.gold import Gold, golds_of, unread_in_words
 from sharegen.workload.items import items_of, read_split
 from sharegen.workload.problem import Workload
+
+_MANY = 5_000  # gold answers, which take a second to read
 
 
 def with_gold_read(workload: Workload, configuration: Configuration) -> Workload:
@@ -23,6 +34,78 @@ def with_gold_read(workload: Workload, configuration: Configuration) -> Workload
         for problem in workload.problems
     ]
     return replace(workload, problems=problems, golds=read)
+
+
+@contextmanager
+def gold_read_beside(
+    workload: Workload, configuration: Configuration
+) -> Iterator[Callable[[Workload], Workload]]:
+    """Let a copy of this process read many gold answers, while this one goes on inside.
+
+    Gives what puts into a workload which of them cannot be read. The others may stand there as the
+    rows have them: it is for who asks whether they are known, not what they are.
+    """
+    copy = None
+    if len(workload.golds) >= _MANY and _may_be_copied():
+        copy = _Copy(workload.golds, configuration)
+
+    def settled(workload: Workload) -> Workload:
+        unread = None if copy is None else copy.unread()
+        if unread is None:
+            return with_gold_read(workload, configuration)
+        problems = [
+            replace(problem, gold=None) if problem.id in unread else problem
+            for problem in workload.problems
+        ]
+        return replace(workload, problems=problems, golds={**workload.golds, **unread})
+
+    try:
+        yield settled
+    finally:
+        if copy is not None:
+            copy.end()
+
+
+def _may_be_copied() -> bool:
+    """Whether a copy of this process is whole: it has no threads, of its own or of a library."""
+    is_bare = threading.active_count() == 1 and "torch" not in sys.modules
+    return is_bare and sys.platform == "linux" and available_cores() > 1
+
+
+class _Copy:
+    """A copy of this process that reads gold answers. End it."""
+
+    def __init__(self, golds: Mapping[str, Gold], configuration: Configuration) -> None:
+        reader, writer = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            os._exit(_tell_unread(golds, configuration, writer))
+        os.close(writer)
+        self._answer = os.fdopen(reader, "rb")
+
+    def unread(self) -> dict[str, Gold] | None:
+        """Those that cannot be read, with why; None where the copy has failed."""
+        try:
+            return dict(pickle.load(self._answer))
+        except (EOFError, pickle.UnpicklingError):
+            return None
+
+    def end(self) -> None:
+        self._answer.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+
+
+def _tell_unread(golds: Mapping[str, Gold], configuration: Configuration, writer: int) -> int:
+    """What the copy does; returns its exit code. Whatever goes wrong is found by who reads anew."""
+    try:
+        read = {name: _read(gold, configuration) for name, gold in golds.items()}
+        with os.fdopen(writer, "wb") as answer:
+            pickle.dump({name: gold for name, gold in read.items() if gold.text is None}, answer)
+    except BaseException:
+        return 1
+    return 0
 
 
 def gold_answers(configuration: Configuration) -> dict[str, str | None]:

@@ -22,15 +22,20 @@ Render = Callable[[Problem, Sequence[str]], Problem]
 
 def load_asked(configuration: Configuration) -> Workload:
     """What a configuration asks, in the order in which it asks it."""
+    return with_gold_read(load_unread(configuration), configuration)
+
+
+def load_unread(configuration: Configuration) -> Workload:
+    """The same, with the texts of gold answers as the rows have them."""
     if not configuration.reorder:
-        return with_gold_read(load_workload(configuration), configuration)
+        return load_workload(configuration)
 
     def arrange(problems: Sequence[Problem], render: Render) -> Reordered:
         tokenizer = tokenizer_of(configuration)
         free, size = configuration.prompt.free, configuration.machine.block_size
         return reorder(problems, free, render, tokenizer, size)
 
-    return with_gold_read(load_workload(configuration, arrange), configuration)
+    return load_workload(configuration, arrange)
 
 
 def reorder(

@@ -356,7 +356,7 @@ def asked_each(
 
 def _spelt(
     texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, begin: bool
-) -> Iterator[list[int] | ModelError]:
+) -> Iterator[Sequence[int] | ModelError]:
     """Yield `token_ids`, with an error in the place of a text that the tokenizer gives up on."""
     try:
         yield from token_ids(texts, tokenizer, begin) if texts else ()
@@ -370,7 +370,7 @@ def _spelt(
 
 def token_ids(
     texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, begin: bool = True
-) -> list[list[int]]:
+) -> list[Sequence[int]]:
     """Token ids of texts that are to be continued: nothing is appended to them.
 
     begin: put before them what the tokenizer begins a text with (BOS), where it does not stand
@@ -397,7 +397,7 @@ def token_ids(
                     "character"
                 ) from None
         raise
-    return [ids if ids[: len(head)] == head else head + ids for ids in found]
+    return [ids if list(ids[: len(head)]) == head else [*head, *ids] for ids in found]
 
 
 def _batches(prompts: Sequence[Prompt]) -> Iterator[list[Prompt]]:

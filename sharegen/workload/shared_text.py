@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from array import array
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ Encode = Callable[[list[str]], list[list[int]]]
 
 def encoded(
     texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, encode: Encode
-) -> list[list[int]]:
+) -> Sequence[Sequence[int]]:
     """Token ids of texts, which are what `encode` returns for all of them."""
     place = _place(texts)
     if place * (len(texts) - 1) < _WORTH or not may_cut(tokenizer):
@@ -41,7 +42,8 @@ def encoded(
     start = first[: len(first) - len(rest[0])]
     if start + rest[0] != first or start + rest[-1] != last:
         return encode(list(texts))
-    return [start + ids for ids in rest]
+    both = array("i", start)  # a tenth of the time that a list takes
+    return [both + array("i", ids) for ids in rest]
 
 
 def _place(texts: Sequence[str]) -> int:

@@ -1,0 +1,60 @@
+"""Gold answers that a copy of the process reads are known as if they were read here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from sharegen.job import gold_reading
+
+_PROGRAM = """
+import os, sys
+from sharegen.job import gold_reading
+from sharegen.job.reordering import load_unread
+from sharegen.workload.configuration import resolve
+
+gold_reading._MANY = int(sys.argv[2])
+if sys.argv[3] == "fails":
+    gold_reading._tell_unread = lambda *_: 1
+forks = []
+fork = os.fork
+os.fork = lambda: forks.append(fork()) or forks[-1]
+configuration = resolve("self-consistency", sys.argv[1], {"model": "x", "few_shot": {"k": 0}})
+workload = load_unread(configuration)
+with gold_reading.gold_read_beside(workload, configuration) as settled:
+    workload = settled(workload)
+print(len(forks), [problem.gold is not None for problem in workload.problems])
+workload.name_odd_rows()
+"""
+
+
+def _run(rows: Path, many: int, how: str = "") -> tuple[str, str]:
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, str(rows), str(many), how],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return done.stdout.strip(), done.stderr
+
+
+def test_a_copy_finds_the_same_and_what_fails_is_read_here(tmp_path: Path) -> None:
+    answers = ["It is so.\n#### 18", "nobody knows", "#### 3", "7"]
+    rows = [{"question": f"How many, {i}?", "answer": each} for i, each in enumerate(answers)]
+    filler = [{"question": f"Which, {i}?", "answer": "#### 1"} for i in range(8)]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in [*rows, *filler]))
+    here, said = _run(file, 100)
+    beside, said_then = _run(file, 2)
+    failed, said_at_last = _run(file, 2, "fails")
+    known = [True, False, True, True] + [True] * 8
+    assert here == f"0 {known}"
+    assert beside == failed == f"1 {known}"
+    assert said == said_then == said_at_last
+    assert "11 of 12 problems" in said
+
+
+def test_a_process_with_torch_is_not_copied() -> None:
+    import torch  # noqa: F401 - as in whoever uses LLM
+
+    assert not gold_reading._may_be_copied()
