@@ -308,7 +308,7 @@ class Room:
         """The error of a text that surely has more."""
 
         def encode(some: list[str]) -> list[list[int]]:
-            return token_ids(some, self._tokenizer, begin=False)
+            return [list(ids) for ids in token_ids(some, self._tokenizer, begin=False)]
 
         if isinstance(text, str) and self._lengths.is_over(text, self._tokens, encode):
             return PromptTooLong(f"the prompt has more than {self._tokens:,} tokens")
