@@ -1,57 +1,33 @@
 """Attention whose bits do not depend on the tree: tiles of 64 keys at absolute positions.
 
-One kernel does everything. A program takes a band of lines (rows under one node, times the query
-heads of a KV head) over some whole tiles, from the state (acc, m, total) in float32 that was left
-behind before, and leaves its own. A level of the tree is a launch: the rows under a node read its
-whole tiles together. A tile in which the node ends is read by each child. The last launch reads
-what is left up to each row, and writes the result. So every row sums up the same tiles in the same
-order, whoever reads them with it; that the kinds of products inside round alike is what
-`python -m benchmarks tile-order` asks of a card.
+One kernel does everything, but that on Hopper cards the beginnings of prompts, which hold most of
+what is shared, have one of their own (`absolute_hopper.py`). A program takes a band of lines (rows
+under one node, times the query heads of a KV head) over some whole tiles, from the state (acc, m,
+total) in float32 that was left behind before, and leaves its own. A level of the tree is a launch:
+the rows under a node read its whole tiles together. A tile in which the node ends is read by each
+child. The last launch reads what is left up to each row, and writes the result. So every row sums
+up the same tiles in the same order, whoever reads them with it. All sums are products of matrices,
+a tile's weights by ones, for their order is the hardware's, however numbers lie in registers; that
+the kinds of products round alike is what `python -m benchmarks tile-order` asks of a card.
 """
 
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import NamedTuple
-
-import numpy as np
 import torch
 import triton
 import triton.language as tl
 
-from sharegen.kernels.attention_plan import Staging
-from sharegen.kernels.layout import Int32, SharedLayout
+from sharegen.kernels.absolute_plan import FIELDS, LINES, AbsolutePlan, Items
 from sharegen.kernels.online_softmax import scores, weights
-from sharegen.kernels.reference_absolute import TILE, Paths, listed_paths
+from sharegen.kernels.reference_absolute import TILE
 from sharegen.kernels.tiles import padded, precision
-from sharegen.kernels.transfer import send
 
-_FIELDS = tl.constexpr(5)  # first of `rows`, rows, where the path begins, first key, end of keys
+_FIELDS = tl.constexpr(FIELDS)
 _KEYS = tl.constexpr(TILE)
-_MANY_LINES, _FEW_LINES = 64, 16
-_ALIGNMENT = 4  # int32s: a launch finds each array at 16 bytes
-
-
-@triton.jit
-def sum_of_pairs(p):
-    """[M] of p [M, 64]: neighbours first, then neighbouring sums, however they lie in registers."""
-    LINES: tl.constexpr = p.shape[0]
-    p = _halved(p, LINES, 32)
-    p = _halved(p, LINES, 16)
-    p = _halved(p, LINES, 8)
-    p = _halved(p, LINES, 4)
-    p = _halved(p, LINES, 2)
-    first, second = tl.split(p)
-    return first + second
-
-
-@triton.jit
-def _halved(p, LINES: tl.constexpr, N: tl.constexpr):
-    first, second = tl.split(p.reshape(LINES, N, 2))
-    return first + second
+_COLUMNS = tl.constexpr(16)  # of ones, the fewest that a product takes
+_FEW_LINES = 16
+_SLACK = 8.0  # as in `shared_hopper.py`: m stays until a score is so far above it, in log2
 
 
 @triton.jit
@@ -64,6 +40,7 @@ def _absolute_kernel(
     VALUE_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr,
     OWN: tl.constexpr, LAST: tl.constexpr, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
+    SLACK: tl.constexpr,
 ):  # fmt: skip
     """OWN: an item is a row and its own blocks; LAST: the result is written, not the state."""
     NUM_HEADS: tl.constexpr = NUM_KV_HEADS * GROUP
@@ -104,6 +81,8 @@ def _absolute_kernel(
     acc = tl.load(acc_ptr + p_acc, mask=goes_on[:, None] & kept, other=0.0)
     m = tl.load(m_ptr + line, mask=goes_on, other=float("-inf"))
     total = tl.load(total_ptr + line, mask=goes_on, other=0.0)
+    total = total[:, None] + tl.zeros([BLOCK_M, _COLUMNS], tl.float32)
+    ones = tl.full([_KEYS, _COLUMNS], 1.0, q.dtype)
     for n in range(begin, end, _KEYS):
         key = n + o_n
         real = key < end
@@ -123,9 +102,11 @@ def _absolute_kernel(
         v = tl.load(p_v + o_dv[None, :], mask=real[:, None] & kept, other=0.0)
         s, factor = scores(q, k, scale, softcap, HAS_SOFTCAP, PRECISION)
         s = tl.where(real[None, :] & (key[None, :] <= position[:, None]), s, float("-inf"))
-        p, decay, m = weights(m, s, factor, True)
-        total = total * decay + sum_of_pairs(p)
-        acc = tl.dot(p.to(v.dtype), v, acc * decay[:, None], input_precision=PRECISION)
+        p, decay, m = weights(m, s, factor, True, SLACK)
+        p = p.to(v.dtype)
+        total = tl.dot(p, ones, total * decay[:, None], input_precision=PRECISION)
+        acc = tl.dot(p, v, acc * decay[:, None], input_precision=PRECISION)
+    total = tl.max(total, 1)  # all are equal
     written = alive[:, None] & kept
     if LAST:
         out = acc / tl.where(total == 0.0, 1.0, total)[:, None]
@@ -134,149 +115,6 @@ def _absolute_kernel(
         tl.store(acc_ptr + p_acc, acc, mask=written)
         tl.store(m_ptr + line, m, mask=alive)
         tl.store(total_ptr + line, total, mask=alive)
-
-
-class Items(NamedTuple):
-    """What a launch computes: listed [room, 5] int32, of which the first `number` [1] are items."""
-
-    number: torch.Tensor
-    listed: torch.Tensor
-
-
-@dataclass(frozen=True)
-class AbsolutePlan:
-    """What a batch's rows read together, level by level, and how they find the rest.
-
-    paths: where what is above rows lies. levels: of each launch before the last. rows: in tree
-    order. last: of the last launch, or None where each row reads its own blocks.
-    """
-
-    paths: Paths
-    levels: Sequence[Items]
-    rows: torch.Tensor
-    last: Items | None
-
-
-class DecodingPlan:
-    """The plan of decoding steps, in buffers that stay where they are while what they hold changes.
-
-    So a captured step reads the new plan. `generation` grows where a buffer was too small.
-
-    Args:
-        group: query heads for each KV head.
-        block_size: of the KV cache.
-        max_rows: the most rows of a step.
-        device: where the buffers lie.
-    """
-
-    def __init__(self, group: int, block_size: int, max_rows: int, device: torch.device) -> None:
-        self._group, self._block_size, self._max_rows = group, block_size, max_rows
-        self._device = device
-        self.generation = 0
-        self._room = (0, 0, 0)
-        self._grow((1, 2 * -(-max_rows * group // _MANY_LINES), 64 * max_rows))
-
-    def update(self, layout: SharedLayout) -> None:
-        """Send the plan of a layout, on the stream of the steps."""
-        slots, start = listed_paths(layout, self._max_rows, self._block_size)
-        levels = _levels(layout, start, self._group)
-        self._grow((len(levels), max(map(len, levels), default=0), len(slots)))
-        staging = self._staging.next()
-        counts, of_start, of_rows, of_slots = self._spans[:4]
-        staging[counts] = 0
-        staging[of_start] = start
-        staging[of_rows][: len(layout.order)] = layout.order
-        staging[of_slots][: len(slots)] = slots
-        for i, items in enumerate(levels):
-            staging[i] = len(items)
-            staging[self._spans[4 + i]][: len(items) * _FIELDS.value] = np.ravel(items)
-        self._staging.send(self._buffer)
-
-    def _grow(self, asked: tuple[int, int, int]) -> None:
-        if all(a <= r for a, r in zip(asked, self._room, strict=True)):
-            return
-        self._room = tuple(  # type: ignore[assignment]
-            r if a <= r else max(a, r + r // 2) for a, r in zip(asked, self._room, strict=True)
-        )
-        levels, items, slots = self._room
-        sizes = [levels, self._max_rows, self._max_rows, slots, *[items * _FIELDS.value] * levels]
-        ends = np.cumsum([-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes])
-        starts = (int(end) for end in [0, *ends[:-1]])
-        self._spans = [slice(at, at + size) for at, size in zip(starts, sizes, strict=True)]
-        self._buffer = torch.zeros(int(ends[-1]), dtype=torch.int32, device=self._device)
-        self._staging = Staging(len(self._buffer), self._device)
-        counts, start, rows, paths, *listed = (self._buffer[span] for span in self._spans)
-        of_levels = [
-            Items(counts[i : i + 1], each.view(items, _FIELDS.value))
-            for i, each in enumerate(listed)
-        ]
-        self.plan = AbsolutePlan(Paths(paths, start), of_levels, rows, None)
-        self.generation += 1
-
-
-def _levels(layout: SharedLayout, start: Int32, group: int) -> list[list[tuple[int, ...]]]:
-    """The items of each level of the tree, which read a node's whole tiles.
-
-    start: where each row's path begins.
-    """
-    most = max(1, _MANY_LINES // group)
-    by_level: dict[int, list[tuple[int, ...]]] = {}
-    for node in range(layout.num_nodes):
-        first, last = int(layout.row_start[node]), int(layout.row_end[node])
-        begin = int(layout.position[node]) // TILE * TILE
-        end = int(layout.position[node] + layout.length[node]) // TILE * TILE
-        if begin == end:
-            continue
-        items = by_level.setdefault(int(layout.level[node]), [])
-        for i in range(first, last, most):
-            path = int(start[layout.order[i]])
-            items.append((i, min(most, last - i), path, begin, end))
-    return [by_level[level] for level in sorted(by_level)]
-
-
-def prefill_plan(
-    layout: SharedLayout,
-    chunk_starts: Sequence[int],
-    slots: torch.Tensor,
-    group: int,
-    block_size: int,
-) -> AbsolutePlan:
-    """The plan of a prefill batch of chunks, whose tokens go to the slots [T].
-
-    group: query heads for each KV head. The chunks' own tokens lie at the end of paths of their
-    own.
-    """
-    device, num_rows = slots.device, chunk_starts[-1]
-    above_slots, start = listed_paths(layout, num_rows, block_size)
-    levels = _levels(layout, start, group)
-    above = np.zeros(num_rows, np.int32)
-    for node in range(layout.num_nodes):
-        below = layout.order[layout.row_start[node] : layout.row_end[node]]
-        above[below] = np.maximum(above[below], layout.position[node] + layout.length[node])
-    most = max(1, _MANY_LINES // group)
-    # Tokens of the batch are named by numbers below 0, until their slots take the place of these.
-    parts, length = [above_slots], len(above_slots)
-    items: list[tuple[int, ...]] = []
-    for first, end in pairwise(chunk_starts):
-        prefix, path = int(above[first]), int(start[first])
-        parts += [above_slots[path : path + prefix], -1 - np.arange(first, end, dtype=np.int32)]
-        for i in range(first, end, most):
-            count = min(most, end - i)
-            begin = prefix // TILE * TILE
-            items.append((num_rows + i, count, length, begin, prefix + i + count - first))
-        length += prefix + end - first
-    rows = np.zeros(2 * num_rows, np.int32)
-    rows[: len(layout.order)] = layout.order
-    rows[num_rows:] = np.arange(num_rows)
-    lists = [np.array(each, np.int32).reshape(-1, _FIELDS.value) for each in (*levels, items)]
-    counts = np.array([[len(each)] for each in lists], np.int32)
-    paths, starts, of_rows, numbers, *listed = send(
-        device, np.concatenate(parts).astype(np.int32), start, rows, counts, *lists
-    )
-    own = (-1 - paths).clamp(min=0).long()
-    paths = torch.where(paths < 0, slots.to(torch.int32)[own], paths)
-    launches = list(map(Items, numbers.unbind(), listed))
-    return AbsolutePlan(Paths(paths, starts), launches[:-1], of_rows, launches[-1])
 
 
 def absolute_attention(
@@ -302,7 +140,7 @@ def absolute_attention(
 
     def launch(items: Items | None, last: bool) -> None:
         of_rows = items is None
-        lines = _FEW_LINES if of_rows else _MANY_LINES
+        lines = _FEW_LINES if of_rows else LINES
         group = heads // kv_heads
         nothing = plan.rows
         count, listed = (nothing, nothing) if items is None else items
@@ -320,10 +158,20 @@ def absolute_attention(
             BLOCK_M=max(lines, triton.next_power_of_2(group)),
             BLOCK_DK=padded(key_size), BLOCK_DV=padded(value_size),
             OWN=of_rows, LAST=last, HAS_SOFTCAP=softcap is not None,
-            PRECISION=precision(q.dtype), num_warps=4,
+            PRECISION=precision(q.dtype), SLACK=_SLACK, num_warps=2 if of_rows else 8,
         )  # fmt: skip
 
-    for items in plan.levels:
+    beginnings, *levels = plan.levels
+    from sharegen.kernels.absolute_hopper import launch_on_hopper, suits_hopper
+
+    if softcap is None and suits_hopper(k_cache, v_cache, heads // kv_heads):
+        launch_on_hopper(
+            q, k_cache, v_cache, *beginnings, plan.rows, plan.paths.slots, (acc, m, total), scale,
+            _SLACK,
+        )  # fmt: skip
+    else:
+        launch(beginnings, False)
+    for items in levels:
         launch(items, False)
     launch(plan.last, True)
     return out

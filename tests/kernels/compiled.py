@@ -25,6 +25,8 @@ from sharegen.bench.attention_tensors import Tensors
 from sharegen.engine.model.fp8.products import E4M3, LEAST
 from sharegen.kernels import (
     absolute,
+    absolute_hopper,
+    absolute_plan,
     block_groups,
     conv_step,
     delta_rule,
@@ -184,13 +186,16 @@ def any_tree(dtype: torch.dtype = torch.bfloat16) -> None:
     }.items()}  # fmt: skip
     flags = {"contiguous": np.array([True]), "fp8": np.array([False])}
     layout = SharedLayout(**ints, **flags)
-    plan = absolute.DecodingPlan(heads // kv_heads, 16, 4, CPU)
+    plan = absolute_plan.DecodingPlan(heads // kv_heads, 16, 4, CPU)
     plan.update(layout)
     q = torch.zeros(2, heads, size, dtype=dtype)
     tables, (prefix, position) = torch.zeros(2, 2).int(), torch.zeros(2, 2).int()
-    absolute.absolute_attention(q, cache, cache, plan.plan, position, tables, prefix, scale=0.1)
-    chunk = absolute.prefill_plan(layout, [0, 2], torch.arange(2), heads // kv_heads, 16)
-    absolute.absolute_attention(q, cache, cache, chunk, position, scale=0.1)
+    absolute_hopper.num_processors = lambda device: 132
+    for on_hopper in (False, True):
+        absolute_hopper.is_hopper = lambda device, found=on_hopper: found
+        absolute.absolute_attention(q, cache, cache, plan.plan, position, tables, prefix, scale=0.1)
+    chunk = absolute_plan.prefill_plan(layout, [0, 2], torch.arange(2), heads // kv_heads, 16)
+    absolute.absolute_attention(q, cache, cache, chunk, position, scale=0.1, softcap=30.0)
 
 
 def sampling(dtype: torch.dtype = torch.bfloat16) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -13,6 +13,7 @@ from sharegen.engine.model.attention.layer_spec import LayerSpec
 from sharegen.engine.model.interface import AttentionContext
 from sharegen.errors import UsageError
 from sharegen.kernels import reference
+from sharegen.kernels.absolute_plan import DecodingPlan, prefill_plan
 from sharegen.kernels.layout import SharedLayout
 from sharegen.kernels.reference_absolute import (
     Paths,
@@ -20,9 +21,6 @@ from sharegen.kernels.reference_absolute import (
     decode_slots,
     prefill_slots,
 )
-
-if TYPE_CHECKING:
-    from sharegen.kernels.absolute import DecodingPlan
 
 
 def refused(layers: Sequence[LayerSpec], cache: KVCache) -> str | None:
@@ -71,12 +69,10 @@ class AbsoluteAttention:
         if not self._uses_kernel:
             return
         self.shared_levels = layout.shared_levels()
-        from sharegen.kernels import absolute  # which needs Triton
-
         size, device = self.cache.block_size, self.cache.device
         for group in {spec.num_heads // spec.num_kv_heads for spec in self.layers}:
             if group not in self._plans:
-                self._plans[group] = absolute.DecodingPlan(group, size, self._max_rows, device)
+                self._plans[group] = DecodingPlan(group, size, self._max_rows, device)
             self._plans[group].update(layout)
 
     def prefill(
@@ -110,7 +106,7 @@ class AbsoluteAttention:
         chunk_starts: list[int] | None,
         *tables: torch.Tensor,
     ) -> AttentionContext:
-        from sharegen.kernels import absolute
+        from sharegen.kernels import absolute  # which needs Triton
         from sharegen.kernels.store import store, store_fp8
 
         plans = {group: each.plan for group, each in self._plans.items()}
@@ -124,7 +120,7 @@ class AbsoluteAttention:
             group = q.shape[1] // k.shape[1]
             if group not in plans:
                 assert chunk_starts is not None and slots.full is not None
-                plans[group] = absolute.prefill_plan(
+                plans[group] = prefill_plan(
                     layout, chunk_starts, slots.full, group, self.cache.block_size
                 )
             return absolute.absolute_attention(
