@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import warnings
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from sharegen.engine.execute.attention import attention_for
-from sharegen.engine.execute.determinism import check_deterministic
+from sharegen.engine.execute.determinism import check_any_tree, check_deterministic
 from sharegen.engine.model.states import first_forms
 from sharegen.errors import UsageError
 
@@ -60,7 +61,11 @@ def test_other_packages_kernels_of_states_are_told_of(
     monkeypatch.setattr(first_forms, "find_spec", lambda name: None)
     check_deterministic(has_states)
     monkeypatch.setattr(first_forms, "find_spec", lambda name: name == "fla" or None)
-    with pytest.warns(UserWarning, match="kernels of fla compute the states"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_deterministic(has_states)  # they gave the same bits in any batch
+    monkeypatch.setattr(first_forms, "find_spec", lambda name: True)
+    with pytest.warns(UserWarning, match="kernels of mamba_ssm and causal_conv1d compute"):
         check_deterministic(has_states)
 
 
@@ -71,7 +76,17 @@ def test_a_gpu_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
         attention_for([object()], cache, 8, 8, deterministic=True)  # type: ignore[list-item]
 
 
-def test_float16_is_told_of_and_experts_are_not(card: Any) -> None:
-    check_deterministic(model(num_experts=8))
-    with pytest.warns(UserWarning, match="in float16"):
+def test_float16_and_experts_need_no_word(card: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_deterministic(model(num_experts=8))
         check_deterministic(model(dtype=torch.float16))
+
+
+def test_a_card_that_has_not_shown_bits_of_any_tree(card: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_any_tree(model(), deterministic=True)
+    card(8, 0)
+    with pytest.warns(UserWarning, match="no card of this kind .sm_80."):
+        check_any_tree(model(), deterministic=True)
