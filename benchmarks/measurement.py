@@ -179,14 +179,14 @@ class Training(_Part):
 
 class Price(_Part):
     """Tokens per second of a workload in the deterministic mode and in the plain one, each the best
-    of its draws, in one process. any_tree: with bits that do not depend on the tree either, null
-    where that was not drawn. samples: of the workload; differing: how many had other bits in
-    further deterministic engines than in the first, null where there was one alone.
+    of its draws, in one process. any_tree: with bits that do not depend on the tree either. That
+    and plain are null where they were not drawn. samples: of the workload; differing: how many had
+    other bits in further deterministic engines than in the first, null where there was one alone.
     """
 
     workload: str
     deterministic: Positive
-    plain: Positive
+    plain: Positive | None = None
     sequences: int
     samples: int
     any_tree: Positive | None = None

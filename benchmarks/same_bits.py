@@ -134,7 +134,7 @@ def requests_of(load: str, shape: str, temperature: float) -> list[Request]:
 def price_row(
     asked: SameBitsSettings, drawn: Sequence[dict[str, Any]], machine: Machine, command: str
 ) -> Measurement | None:
-    """The row of what `bench_same_bits` yielded; None where the plain mode drew nothing."""
+    """The row of what `bench_same_bits` yielded; None where the deterministic mode alone drew."""
     prices = tuple(_prices(drawn))
     if not prices:
         return None
@@ -142,6 +142,7 @@ def price_row(
     card, today = machine.card(gpus), datetime.now(UTC).date()
     precision = "FP8" if asked.quantization else "bf16" if gpus else "float32"
     row = f"same-bits-{Path(asked.shape).name}{'-fp8' if asked.quantization else ''}"
+    row += "-any-tree" if asked.any_tree else ""
     made = Measurement.model_construct(
         name=f"{today}-{card.short}-{row}", row=row, kind="same-bits", command=command, date=today,
         commit=machine.commit, versions=machine.versions(gpus), card=card,
@@ -153,16 +154,16 @@ def price_row(
 
 
 def _prices(drawn: Sequence[dict[str, Any]]) -> Iterator[Price]:
-    """A price for each workload that the plain mode drew, too."""
-    for plain in drawn:
-        if plain["deterministic"]:
-            continue
-        same = [each for each in drawn if each["load"] == plain["load"] and each["deterministic"]]
-        free = [each["tokens_per_second"] for each in same if each["any_tree"]]
-        compared = [each for each in same if not each["any_tree"]][1:]
-        yield Price(
-            workload=plain["load"], deterministic=same[0]["tokens_per_second"],
-            any_tree=free[0] if free else None,
-            plain=plain["tokens_per_second"], sequences=plain["rows"], samples=plain["samples"],
-            differing=sum(each["other_bits"] for each in compared) if compared else None,
-        )  # fmt: skip
+    """A price for each workload that another mode than the deterministic one drew, too."""
+    for load in dict.fromkeys(each["load"] for each in drawn):
+        of_load = [each for each in drawn if each["load"] == load]
+        first, *further = (e for e in of_load if e["deterministic"] and not e["any_tree"])
+        free = [e["tokens_per_second"] for e in of_load if e["any_tree"]]
+        plain = [e["tokens_per_second"] for e in of_load if not e["deterministic"]]
+        if free or plain:
+            yield Price(
+                workload=load, deterministic=first["tokens_per_second"],
+                any_tree=free[0] if free else None, plain=plain[0] if plain else None,
+                sequences=first["rows"], samples=first["samples"],
+                differing=sum(e["other_bits"] for e in further) if further else None,
+            )  # fmt: skip

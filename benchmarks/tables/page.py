@@ -234,22 +234,19 @@ def _cpu(row: Measurement, marks: Marks) -> dict[str, str]:
 
 def _prices(row: Measurement) -> str:
     """What the deterministic mode costs, and where it was drawn, that with any tree."""
-    prices = row.numbers.prices or ()
-    free = [
-        (number(each.any_tree), f"{each.any_tree / each.deterministic:.3f}")
-        for each in prices
-        if each.any_tree is not None
-    ]
-    with_free = len(free) == len(prices)
+
+    def share(rate: float | None, of: float | None) -> str:
+        return f"{rate / of:.3f}" if rate and of else ""
+
     return table(
-        ("shape", "workload", "sequences", "deterministic", "plain", "share",
-         *(("any tree", "share of deterministic") if with_free else ()), "other bits"),
+        ("shape", "workload", "sequences", "deterministic", "plain", "share", "any tree",
+         "share of deterministic", "other bits"),
         [
             (row.shape or "", each.workload, number(each.sequences), number(each.deterministic),
-             number(each.plain), f"{each.deterministic / each.plain:.3f}",
-             *(free[i] if with_free else ()),
+             number(each.plain), share(each.deterministic, each.plain),
+             number(each.any_tree), share(each.any_tree, each.deterministic),
              "" if each.differing is None else f"{each.differing:,} of {each.samples:,}")
-            for i, each in enumerate(prices)
+            for each in row.numbers.prices or ()
         ],
     )  # fmt: skip
 

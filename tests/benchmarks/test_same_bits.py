@@ -49,4 +49,7 @@ def test_on_a_cpu_all_are_the_same(tmp_path: Path) -> None:
     assert (shared.workload, shared.samples, shared.differing) == ("32,8,4,5,20", 20, 0)
     assert shared.any_tree == free[0]["tokens_per_second"]
     assert alone.differing is None  # of one deterministic engine alone
+    free_alone = price_row(asked, [*found[:3], *free], find_machine("1234567"), "x")
+    assert free_alone is not None and free_alone.row.endswith("-any-tree")
+    assert [each.plain for each in free_alone.numbers.prices or ()] == [None, None]
     assert price_row(asked, found[:-2], find_machine("1234567"), "x") is None
