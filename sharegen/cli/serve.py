@@ -79,17 +79,17 @@ class ServeOptions(_Keys):  # type: ignore[valid-type, misc]  # made of declarat
         _address("--insecure", "Let whoever reaches an address beyond this machine ask it."),
     ] = False
     http_processes: Annotated[
-        int | None,
+        int,
         _address(
             "--http-processes",
             "Processes of HTTP, JSON and tokenising beside the one with the engines; 0: it does "
             "all.",
             "N",
-            default="with a GPU one for every 4 cores, up to 4; else 0",
+            default="0",
             min=0,
             max=64,
         ),
-    ] = None
+    ] = 0
     max_body: Annotated[
         Any,
         _bounds(

@@ -19,6 +19,7 @@ from starlette.routing import Route
 
 from sharegen.common import confined
 from sharegen.engine.text.vocabulary import Vocabulary
+from sharegen.errors import SharegenError
 from sharegen.job.machine import tokenizer_of
 from sharegen.serve.api import Api, json_answer
 from sharegen.serve.asked import Reader
@@ -128,8 +129,8 @@ def main(descriptor: int) -> None:
         tokenizer = tokenizer_of(prepared.configuration, computes=False)
         confined.prepare(chat.render)
         opened: Open = said.recv()
-    except EOFError:
-        return
+    except (EOFError, SharegenError):
+        return  # the main process is gone, or says itself what is wrong with the model
     counts = ServerCounts(mmap.mmap(memory, 0), prepared.place)
     process = _HttpProcess(
         prepared, tokenizer, opened, channel, socket.socket(fileno=line),

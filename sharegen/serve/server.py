@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +15,6 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from sharegen.common import confined
-from sharegen.common.cores import available_cores
 from sharegen.common.parameters.machine import EngineParameters
 from sharegen.common.parameters.parameter import values_of
 from sharegen.engine.config import EngineConfig
@@ -47,8 +45,6 @@ if TYPE_CHECKING:
     from sharegen.serve.ticket import News, Ticket
 
 _LAST_WORDS = 5.0  # seconds to tell clients that the engine has ended
-_CORES = 4  # of this machine for each HTTP process: clients are often on it, too
-_MOST_PROCESSES = 4
 _ECHO = 0.2  # seconds for which a signal is the one before: `timeout` sends each of its own twice
 
 
@@ -185,13 +181,13 @@ def serve(
     limits: Limits,
     names: tuple[str, ...],
     ready: Callable[[str, str], None],
-    http_processes: int | None = None,
+    http_processes: int = 0,
     batch_folder: Path | None = None,
     weights_folder: Path | None = None,
 ) -> None:
     """Answer requests until a signal ends it.
 
-    http_processes: that clients reach in this one's place; None for as many as pay.
+    http_processes: that clients reach in this one's place, if there are to be any.
     batch_folder: where files and batches are kept, if there are to be any. weights_folder: below
     which a trainer has new weights, if one may pause the server and change them.
     ready: called with the model's name and the base URL when requests are answered.
@@ -202,14 +198,13 @@ def serve(
     if weights_folder is not None and not weights_folder.is_dir():
         raise UsageError(f"--weights-folder {weights_folder}: is no folder: make it first")
     _refuse_what_is_not_served(configuration)
-    number = _as_many_as_pay(configuration) if http_processes is None else http_processes
     prepare = Prepare(
-        configuration, names, limits, address.key, is_local(address.host), 0, number + 1
+        configuration, names, limits, address.key, is_local(address.host), 0, http_processes + 1
     )
     with (
         closing(bound(address.host, address.port, limits)) as sock,
         _opened(batch_folder, limits) as store,
-        closing(HttpProcesses(number, prepare, sock)) as processes,
+        closing(HttpProcesses(http_processes, prepare, sock)) as processes,
         closing(ForkServer()) as copied,
     ):
         if on_cpu(configuration) and configuration.machine.tensor_parallel_size == 1:
@@ -278,13 +273,6 @@ def _refuse_what_is_not_served(configuration: Configuration) -> None:
         raise UsageError("sampling.decoding: a server draws samples: a beam search takes a job")
     if configuration.sampling.stop_when is not None:
         raise UsageError("--stop-when: a server draws what each request asks for")
-
-
-def _as_many_as_pay(configuration: Configuration) -> int:
-    """How many HTTP processes are worth their start: none where cores are few, or the engine's."""
-    if on_cpu(configuration) or sys.platform != "linux":
-        return 0
-    return min(_MOST_PROCESSES, available_cores() // _CORES)
 
 
 def _open(configuration: Configuration, tokenizer: Any, copied: ForkServer) -> Dispatcher:

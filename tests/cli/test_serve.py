@@ -70,6 +70,8 @@ def test_a_folder_of_batches_is_one_servers(sharegen: Command, tmp_path: Path) -
     [
         (["--workers", "4000"], 2, "4000 workers are too many"),
         (["--kv-cache-memory", "900TiB"], 1, "does not fit"),  # as for the second server on a GPU
+        (["--kv-cache-memory", "900TiB", "--http-processes", "1"], 1, "does not fit"),
+        (["--model", "/no/such/model", "--http-processes", "1"], 1, "/no/such/model"),
     ],
 )
 def test_engines_that_there_is_no_room_for(
