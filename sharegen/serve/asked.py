@@ -26,10 +26,9 @@ from sharegen.prompts import Requests
 from sharegen.results.export.openai import Endpoint
 from sharegen.serve.faults import Refusal
 from sharegen.serve.limits import Limits
-from sharegen.serve.tokens import Tokens
+from sharegen.serve.tokens import PromptTooLong, Tokens
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.dataset import read_rows
-from sharegen.workload.prompt import PromptTooLong
 from sharegen.workload.request_body import Fault, Refused, refused
 from sharegen.workload.requests import BatchRequest, RequestedPrompts, asked_by, read_requests
 

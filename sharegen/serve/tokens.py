@@ -10,7 +10,9 @@ from typing import Any
 
 from sharegen.errors import ModelError
 from sharegen.workload.clock import Clock
-from sharegen.workload.prompt import Prompt, Room, asked_each
+from sharegen.workload.prompt import Prompt, text_of, token_ids
+from sharegen.workload.shared_text import SharedHeads
+from sharegen.workload.text_length import TextLength
 
 _MOST_TOKENS = 1 << 20
 """That are remembered, with their texts; the least recently asked are forgotten first."""
@@ -18,6 +20,10 @@ _MOST_TOKENS = 1 << 20
 _MOST_SPELT = 64
 """Characters of a prompt for each of its tokens: where a template leaves more out (tools, say), the
 prompt is not remembered, so that what is remembered is no larger than the tokens say."""
+
+
+class PromptTooLong(ModelError):
+    """A prompt surely has more tokens than the context."""
 
 
 class Tokens:
@@ -28,7 +34,9 @@ class Tokens:
 
     def __init__(self, tokenizer: Any, context: int) -> None:
         self._tokenizer = tokenizer
-        self._room = Room(tokenizer, context)
+        self._context = context
+        self._lengths = TextLength(tokenizer)
+        self._heads = SharedHeads()
         self._known: OrderedDict[str, list[int]] = OrderedDict()
         self._held = 0
         self._lock = threading.Lock()  # of what is known
@@ -56,14 +64,18 @@ class Tokens:
                 self._known.move_to_end(name)
                 return known
         clock = Clock.now()
-        [found] = asked_each([prompt], self._tokenizer, clock, self._room)
-        if isinstance(found, ModelError):
-            raise found
-        ids = list(found.ids)
+        text = text_of(prompt, self._tokenizer, clock)
+        if self._lengths.is_over(text, self._context, self._encoded):
+            raise PromptTooLong(f"the prompt has more than {self._context:,} tokens")
+        begin = not prompt.is_chat
+        [ids] = map(list, token_ids([text], self._tokenizer, begin, share=self._heads))
         # What writes the time says something else tomorrow.
         if not clock.is_read and len(name) <= _MOST_SPELT * len(ids):
             self._remember(name, ids)
         return ids
+
+    def _encoded(self, texts: list[str]) -> list[list[int]]:
+        return [list(ids) for ids in token_ids(texts, self._tokenizer, begin=False)]
 
     def _remember(self, name: str, ids: list[int]) -> None:
         with self._lock:

@@ -31,9 +31,8 @@ from sharegen.workload.conversation import (
     kwargs_of,
     tools_of,
 )
-from sharegen.workload.shared_text import encoded
+from sharegen.workload.shared_text import Share, encoded
 from sharegen.workload.template import Overrun, RenderError
-from sharegen.workload.text_length import TextLength
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -293,28 +292,6 @@ def tokenise_each(
         yield asked if isinstance(asked, ModelError) else asked.ids
 
 
-class PromptTooLong(ModelError):
-    """A prompt surely has more tokens than there is room for."""
-
-
-class Room:
-    """How many tokens a prompt may have. Of one that is far longer few are made."""
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, tokens: int) -> None:
-        self._lengths = TextLength(tokenizer)
-        self._tokenizer, self._tokens = tokenizer, tokens
-
-    def refusal(self, text: Any) -> PromptTooLong | None:
-        """The error of a text that surely has more."""
-
-        def encode(some: list[str]) -> list[list[int]]:
-            return [list(ids) for ids in token_ids(some, self._tokenizer, begin=False)]
-
-        if isinstance(text, str) and self._lengths.is_over(text, self._tokens, encode):
-            return PromptTooLong(f"the prompt has more than {self._tokens:,} tokens")
-        return None
-
-
 @dataclass(frozen=True)
 class Tokenised:
     """The token ids of a prompt, and of a chat the text that its template made."""
@@ -324,20 +301,11 @@ class Tokenised:
 
 
 def asked_each(
-    prompts: Sequence[Prompt],
-    tokenizer: PreTrainedTokenizerBase,
-    clock: Clock,
-    room: Room | None = None,
+    prompts: Sequence[Prompt], tokenizer: PreTrainedTokenizerBase, clock: Clock
 ) -> Iterator[Tokenised | ModelError]:
-    """Tokenise as `tokenise_each` does, with the texts of chats.
-
-    room: for how many tokens there is room. In the place of a prompt that surely has more comes
-    PromptTooLong.
-    """
+    """Tokenise as `tokenise_each` does, with the texts of chats."""
     for batch in _batches(prompts):
         texts = [_text(prompt, tokenizer, clock) for prompt in batch]
-        if room is not None:
-            texts = [room.refusal(text) or text for text in texts]
         is_chat = batch[0].is_chat
         good = [text for text in texts if isinstance(text, str)]
         found = _spelt(good, tokenizer, begin=not is_chat)
@@ -369,12 +337,15 @@ def _spelt(
 
 
 def token_ids(
-    texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, begin: bool = True
+    texts: Sequence[str],
+    tokenizer: PreTrainedTokenizerBase,
+    begin: bool = True,
+    share: Share = encoded,
 ) -> list[Sequence[int]]:
     """Token ids of texts that are to be continued: nothing is appended to them.
 
     begin: put before them what the tokenizer begins a text with (BOS), where it does not stand
-    there already.
+    there already. share: what finds what texts have in common, so that it is tokenised once.
 
     Raises RequestError for a text with half of a surrogate pair, which no tokenizer takes, and
     ModelError where the tokenizer gives up.
@@ -387,7 +358,7 @@ def token_ids(
 
     try:
         with panics_as_errors("the tokenizer"):
-            found = encoded(texts, tokenizer, encode)
+            found = share(texts, tokenizer, encode)
     except (TypeError, UnicodeEncodeError):
         for text in texts:
             place = template.half_character(text)

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from array import array
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +29,13 @@ _PATTERNS = frozenset(
     for most in _NUMBERS
 )
 
+_LEAST = 1000  # characters of a text that one looks for in texts that come one by one
+_LARGEST = 1 << 18  # characters of a text that is remembered
+_HEADS = 16
+_LAST = 4
+
 Encode = Callable[[list[str]], list[list[int]]]
+Share = Callable[[Sequence[str], "PreTrainedTokenizerBase", Encode], Sequence[Sequence[int]]]
 
 
 def encoded(
@@ -46,11 +54,65 @@ def encoded(
     return [both + array("i", ids) for ids in rest]
 
 
+class SharedHeads:
+    """What texts that come one by one begin with, tokenised once. Several threads may ask.
+
+    A head is learnt from the second text that begins with it. Instances are called as `encoded` is.
+    """
+
+    def __init__(self) -> None:
+        self._heads: OrderedDict[str, list[int]] = OrderedDict()
+        self._last: deque[str] = deque(maxlen=_LAST)
+        self._may_cut: bool | None = None
+        self._lock = threading.Lock()
+
+    def __call__(
+        self, texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, encode: Encode
+    ) -> list[list[int]]:
+        """Token ids of texts, which are what `encode` returns for all of them."""
+        if self._may_cut is None:
+            self._may_cut = may_cut(tokenizer)
+        return [self._encoded(text, encode) for text in texts]
+
+    def _encoded(self, text: str, encode: Encode) -> list[int]:
+        if not self._may_cut or not _LEAST <= len(text) <= _LARGEST:
+            return encode([text])[0]
+        with self._lock:
+            head = max((each for each in self._heads if _goes_on(text, each)), key=len, default="")
+            known = self._heads.get(head, [])
+            if head:
+                self._heads.move_to_end(head)
+            is_far = len(text) - len(head) >= _LEAST  # from what is known of it
+            new = max((_place((text, other)) for other in self._last), default=0) if is_far else 0
+            if is_far:
+                self._last.append(text)
+        rest = encode([text[len(head) :]])[0]
+        if new >= len(head) + _LEAST:
+            # What stands before a place is not tokenised alone: spaces that end a text are others
+            # than those before a letter.
+            behind = encode([text[new:]])[0]
+            with self._lock:
+                self._heads[text[:new]] = known + rest[: len(rest) - len(behind)]
+                while len(self._heads) > _HEADS:
+                    self._heads.popitem(last=False)
+        return known + rest
+
+
+def _goes_on(text: str, head: str) -> bool:
+    """Whether a text begins with this, and goes on as at `_place`."""
+    return text.startswith(head) and _PLACE.match(text, len(head) - 1) is not None
+
+
 def _place(texts: Sequence[str]) -> int:
     """The last place in what all texts begin with that is after a line's end, before a letter."""
     first, last = min(texts), max(texts)
-    pairs = enumerate(zip(first, last, strict=False))
-    end = next((place for place, (one, other) in pairs if one != other), len(first))
+    end, most = 0, min(len(first), len(last))
+    while end < most:  # halved each time: to compare one by one takes longer than the tokens
+        some = (end + most + 1) // 2
+        if first.startswith(last[:some]):
+            end = some
+        else:
+            most = some - 1
     places = [match.end() for match in _PLACE.finditer(first[:end])]
     return places[-1] if len(texts) > 1 and places else 0
 
@@ -58,7 +120,7 @@ def _place(texts: Sequence[str]) -> int:
 def may_cut(tokenizer: PreTrainedTokenizerBase, place: str = "\n") -> bool:
     """Whether the tokens of a text are those of its two parts, wherever it is cut.
 
-    place: "\n" for cuts between it and a letter, " " for those between a letter and it.
+    place: "\n" for cuts between it and a letter, " " for those between what is no space and it.
     """
     backend: Any = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None or type(backend.model).__name__ != "BPE" or backend.model.dropout:

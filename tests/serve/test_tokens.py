@@ -8,8 +8,8 @@ import pytest
 
 from sharegen.errors import ModelError
 from sharegen.serve import tokens
-from sharegen.serve.tokens import Tokens
-from sharegen.workload.prompt import Prompt, PromptTooLong, tokenise
+from sharegen.serve.tokens import PromptTooLong, Tokens
+from sharegen.workload.prompt import Prompt, tokenise
 from tests.tiny import tiny_tokenizer
 
 CHAT = Prompt([{"role": "user", "content": "Tom"}], "Tom")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -82,6 +83,41 @@ def test_the_tokens_are_those_of_whole_texts(
     assert [list(ids) for ids in shared_text.encoded(texts, tokenizer, encode)] == whole
     assert len(seen) <= len(texts) + 2  # and nothing was tokenised a second time
     assert [list(ids) for ids in token_ids(texts, tokenizer, begin=False)] == whole
+
+
+@given(texts=st.lists(st.lists(_PIECES, max_size=14).map("".join), max_size=12))
+@settings(deadline=None, max_examples=100)
+@pytest.mark.parametrize("name", sorted(_CUT))
+def test_texts_that_come_one_by_one_have_the_tokens_of_whole_ones(
+    name: str, texts: list[str]
+) -> None:
+    def encode(some: list[str]) -> list[list[int]]:
+        return list(_CASES[name](some, add_special_tokens=False)["input_ids"])
+
+    heads = shared_text.SharedHeads()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(shared_text, "_LEAST", 1)
+        for text in [*texts, *("".join(pair) for pair in itertools.pairwise(texts)), *texts]:
+            assert heads([text], _CASES[name], encode) == encode([text])
+
+
+def test_what_texts_one_by_one_begin_with_is_tokenised_once() -> None:
+    seen: list[int] = []
+
+    def encode(some: list[str]) -> list[list[int]]:
+        seen.extend(map(len, some))
+        return list(_CASES["qwen"](some, add_special_tokens=False)["input_ids"])
+
+    heads, shots = shared_text.SharedHeads(), "Question: 1 + 1?\nAnswer: 2\n\n" * 100
+    for number in range(9):
+        for text in (f"{shots}Question: {number}?\nAnswer:", f"Solve.\n{shots}Now: {number}"):
+            [ids] = heads([text], _CASES["qwen"], encode)
+            assert ids == _CASES["qwen"](text, add_special_tokens=False)["input_ids"]
+    assert len(heads._heads) == 2 and sum(seen) < 5 * len(shots)
+    whole = shared_text.SharedHeads()
+    for _ in range(3):
+        whole([shots], _tokenizer(_WHOLE["sentencepiece"]), encode)
+    assert not whole._heads
 
 
 @pytest.mark.parametrize("name", sorted(_WHOLE))
