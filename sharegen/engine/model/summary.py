@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from sharegen.engine.model.attention.layer_spec import LayerSpec
+from sharegen.engine.model.fp8.blocks import are_of_blocks
 from sharegen.engine.model.loaded import LoadedModel
 
 
@@ -85,16 +86,17 @@ def has_grouped_experts(whole: nn.Module) -> bool:
 def _weights(whole: nn.Module) -> str:
     sizes: Counter[str] = Counter()
     seen: set[int] = set()
-    for weight in whole.parameters():
+    by_name = dict(whole.named_parameters())
+    for name, weight in by_name.items():
         if id(weight) not in seen:
             seen.add(id(weight))
-            sizes[_dtype(weight)] += weight.nbytes
+            sizes[_dtype(weight, by_name.get(f"{name}_scale"))] += weight.nbytes
     return ", ".join(f"{size / 2**30:.2f} GiB in {name}" for name, size in sizes.most_common())
 
 
-def _dtype(weight: torch.Tensor) -> str:
+def _dtype(weight: torch.Tensor, scale: torch.Tensor | None) -> str:
     if weight.dtype.itemsize == 1 and weight.dtype.is_floating_point:
-        return "FP8"
+        return "FP8 by blocks" if scale is not None and are_of_blocks(weight, scale) else "FP8"
     return str(weight.dtype).removeprefix("torch.")
 
 

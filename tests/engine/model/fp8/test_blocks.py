@@ -24,6 +24,7 @@ from sharegen.engine.model.fp8.blocks import (
 from sharegen.engine.model.fp8.products import E4M3, EMULATE
 from sharegen.engine.model.fp8.stored_fp8 import BLOCKS
 from sharegen.engine.model.load import load_model
+from sharegen.engine.model.summary import Optimised, summary
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.errors import ModelError, UsageError
 from tests.engine.jobs import GREEDY, forest, make_engine, requests_of, run
@@ -147,6 +148,7 @@ def test_a_model_computes_with_the_numbers_that_are_stored(name: str, tmp_path: 
             assert torch.equal(widened(own, scale), expected), path
     assert line.startswith(f"model {tmp_path}: FP8 by blocks of 128: {found} weights")
     assert loaded.model.lm_head.weight.dtype is torch.float32
+    assert "GiB in FP8 by blocks" in summary(loaded, Optimised())[2]
     exact = plain(torch.arange(40)[None]).logits[0]
     hidden = loaded.trial_forward(40, 40)
     assert hidden.isfinite().all() and exact.isfinite().all()
