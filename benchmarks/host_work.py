@@ -26,7 +26,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from sharegen.cli import app
+from sharegen.cli import commands_named
 from sharegen.engine.core.batch import Batch, PrefillBatch
 from sharegen.engine.engine import Engine
 from sharegen.engine.execute.drawn import Drawn
@@ -153,7 +153,7 @@ def bench_host_work(job: SimulatedJob, profile: Path | None = None) -> dict[str,
         stack.enter_context(patch.object(Prepared, "runner", _runner(job, clock)))
         stack.enter_context(_sampling(clock, engines, profile))
         begun = time.process_time()
-        app(words, standalone_mode=False)
+        commands_named()(words, standalone_mode=False)
         whole = time.process_time() - begun
     stats, sampling = engines[0].stats, clock.seconds.pop("sampling")
     stand_in = clock.seconds.pop("stand-in")

@@ -19,7 +19,7 @@ from typing import Any, Union, get_args, get_origin
 import typer
 from pydantic import BaseModel
 
-from sharegen.cli import app
+from sharegen.cli import commands_named
 from sharegen.common import vllm_names
 from sharegen.common.structured import StructuredOutputsParams
 from sharegen.engine.core.request import BeamSearchParams, SamplingParams
@@ -146,7 +146,7 @@ _ENDS = {
 
 def commands() -> str:
     """The page of all commands."""
-    pages = _help("sharegen", typer.main.get_command(app), None)
+    pages = _help("sharegen", typer.main.get_command(commands_named()), None)
     return "\n".join([_COMMANDS, *pages, _ENDS["commands"]])
 
 

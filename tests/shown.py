@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from sharegen.cli import app
+from sharegen.cli import commands_named
 
 EXAMPLE = re.compile(r"^ *(?:Example: )?((?:\.venv/bin/)?sharegen \S.*)$", re.MULTILINE)
 
@@ -47,7 +47,7 @@ def commands() -> list[tuple[list[str], Any]]:
             found.append((words, command))
         return found
 
-    return below([], typer.main.get_command(app))
+    return below([], typer.main.get_command(commands_named()))
 
 
 def split(line: str) -> list[str]:

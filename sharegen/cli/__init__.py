@@ -7,31 +7,18 @@ are instant. Data goes to stdout, everything else to stderr.
 from __future__ import annotations
 
 import atexit
-import copy
 import gc
 import shlex
 import sys
 from functools import cache
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 
 from sharegen import __version__
-from sharegen.cli import bench as bench_commands
-from sharegen.cli import code as code_command
-from sharegen.cli import convert as convert_command
-from sharegen.cli import lm_eval as lm_eval_command
-from sharegen.cli import plan as plan_command
-from sharegen.cli import recipes as recipes_command
-from sharegen.cli import report as report_command
-from sharegen.cli import run as run_command
-from sharegen.cli import runs as runs_command
-from sharegen.cli import score as score_command
-from sharegen.cli import serve as serve_command
 from sharegen.cli import streams, wrong_usage
-from sharegen.cli import votes as votes_command
 from sharegen.cli.command import Command
-from sharegen.cli.job_command import JobCommand, ProgramCommand
 from sharegen.cli.telling import complain
 from sharegen.common.log import handled_by
 from sharegen.errors import NothingToDo, SharegenError
@@ -56,14 +43,30 @@ Exit codes:
 
 _INTERRUPTED = 130
 
-app = typer.Typer(
-    name="sharegen",
-    help="Offline batch generation for language models when prompts share text.",
-    epilog=_EPILOG,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+_COMMANDS = {
+    "run": ("run", "JobCommand"),
+    "runs": ("runs", "Command"),
+    "plan": ("plan", "JobCommand"),
+    "vote": ("votes", "Command"),
+    "show": ("votes", "Command"),
+    "report": ("report", "Command"),
+    "code-sample": ("code", "ProgramCommand"),
+    "score": ("score", "Command"),
+    "convert": ("convert", "Command"),
+    "serve": ("serve", "Command"),
+    "lm-eval": ("lm_eval", "Command"),
+    "version": (None, "Command"),
+}
+"""Each command's module, where its function has its name, and how its help is shown. A module is
+imported with its command: all of them together take a tenth of a second."""
+
+_GROUPS = ("bench", "recipes")
+
+_PASSED_ON = {"lm-eval": {  # all of it is lm-eval's, its own --help after `run` too
+    "allow_extra_args": True,
+    "allow_interspersed_args": False,
+    "ignore_unknown_options": True,
+}}  # fmt: skip
 
 
 def _print_version(wanted: bool) -> None:
@@ -72,7 +75,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     version: Annotated[
         bool,
@@ -94,32 +96,37 @@ def version() -> None:
     print(__version__)
 
 
-app.command("run", cls=JobCommand)(run_command.run)
-app.command("runs", cls=Command)(runs_command.runs)
-app.command("plan", cls=JobCommand)(plan_command.plan)
-app.command("vote", cls=Command)(votes_command.vote)
-app.command("show", cls=Command)(votes_command.show)
-app.command("report", cls=Command)(report_command.report)
-app.command("code-sample", cls=ProgramCommand)(code_command.code_sample)
-app.command("score", cls=Command)(score_command.score)
-app.command("convert", cls=Command)(convert_command.convert)
-app.command("serve", cls=Command)(serve_command.serve)
-app.command(
-    "lm-eval",
-    cls=Command,
-    context_settings={  # all of it is lm-eval's, its own --help after `run` too
-        "allow_extra_args": True,
-        "allow_interspersed_args": False,
-        "ignore_unknown_options": True,
-    },
-)(lm_eval_command.lm_eval)
-app.add_typer(bench_commands.app, name="bench")
-app.add_typer(recipes_command.app, name="recipes")
-app.command("version", cls=Command)(version)
+@cache
+def commands_named(first: str | None = None) -> typer.Typer:
+    """The command of this name alone, or all of them where none has it."""
+    app = typer.Typer(
+        name="sharegen",
+        help="Offline batch generation for language models when prompts share text.",
+        epilog=_EPILOG,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    for name in [first] if first in _COMMANDS else _COMMANDS:
+        module, kind = _COMMANDS[name]
+        home = sys.modules[__name__] if module is None else import_module(f"{__name__}.{module}")
+        shown = Command
+        if kind != "Command":
+            shown = getattr(import_module(f"{__name__}.job_command"), kind)
+        settings = _PASSED_ON.get(name)
+        function = getattr(home, name.replace("-", "_"))
+        app.command(name, cls=shown, context_settings=settings)(function)
+    if first not in _COMMANDS:
+        for name in _GROUPS:
+            app.add_typer(import_module(f"{__name__}.{name}").app, name=name)
+    return app
 
 
 def main(
-    arguments: list[str] | None = None, commands: typer.Typer = app, name: str = "sharegen"
+    arguments: list[str] | None = None,
+    commands: typer.Typer | None = None,
+    name: str = "sharegen",
 ) -> None:
     """The console entry point: runs one of the commands, by default ours, and exits with its code.
 
@@ -138,7 +145,7 @@ def main(
     sys.exit(code)
 
 
-def _run(given: list[str], debug: bool, commands: typer.Typer, name: str) -> int:
+def _run(given: list[str], debug: bool, commands: typer.Typer | None, name: str) -> int:
     try:
         with streams.written():
             command = f"{name} {shlex.join(given)}"
@@ -157,17 +164,14 @@ def _run(given: list[str], debug: bool, commands: typer.Typer, name: str) -> int
 
 
 @cache
-def _tree(commands: typer.Typer, first: str) -> Any:
+def _tree(commands: typer.Typer | None, first: str) -> Any:
     """The commands as Typer's parser has them: of all, it takes a tenth of a second to make.
 
-    first: the first argument: where it names one of the commands, the others are left out.
+    first: the first argument: where it names one of ours, the others are left out.
     """
-    named = [command for command in commands.registered_commands if command.name == first]
-    if named and commands.registered_callback is not None:  # else it would be the one command
-        commands = copy.copy(commands)
-        commands.registered_commands, commands.registered_groups = named, []
-        return typer.main.get_group(commands)  # get_command makes a lone command the whole parser
-    return typer.main.get_command(commands)
+    if commands is None and first in _COMMANDS:
+        return typer.main.get_group(commands_named(first))  # get_command makes a lone one the whole
+    return typer.main.get_command(commands or commands_named())
 
 
 def _explain(error: Exception) -> int:

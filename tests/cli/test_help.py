@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import typer
 
-from sharegen.cli import app
+from sharegen.cli import commands_named
 from sharegen.cli.completion import (
     complete_dataset,
     complete_from,
@@ -28,7 +28,7 @@ def commands() -> Iterator[tuple[str, Any]]:
         for name, child in getattr(command, "commands", {}).items():
             yield from below([*path, name], child)
 
-    yield from below([], typer.main.get_command(app))
+    yield from below([], typer.main.get_command(commands_named()))
 
 
 COMMANDS = dict(commands())
@@ -153,7 +153,7 @@ def test_a_shell_is_offered_datasets_and_values(
 
 
 def test_flags_of_few_values_complete_them() -> None:
-    command = typer.main.get_command(app).commands["run"]  # type: ignore[attr-defined]
+    command = typer.main.get_command(commands_named()).commands["run"]  # type: ignore[attr-defined]
     context = command.make_context("run", ["self-consistency"])
     offered = {
         name: [item.value for item in param.shell_complete(context, "")]

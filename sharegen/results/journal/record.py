@@ -154,9 +154,9 @@ class Record:
         for name in ("problem_id", "sample", text):
             if name not in fields:
                 raise ValueError(f"has no field `{name}`")
-        known = {name: fields[name] for name in _TYPES if name in fields}
+        known = {name: value for name, value in fields.items() if name in _TYPES}
         for name, value in known.items():
-            if not isinstance(value, _TYPES[name]) or isinstance(value, bool):
+            if type(value) not in _TYPES[name]:  # which a bool is not, as it would be an int
                 raise ValueError(f"has `{name}` {json.dumps(value)[:40]}")
         for name, is_entry in _ENTRIES.items():
             if isinstance(known.get(name), list) and not all(map(is_entry, known[name])):

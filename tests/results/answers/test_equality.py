@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sharegen.results.answers import mathematics
+from sharegen.results.answers import equality, mathematics
 from sharegen.results.answers.equality import equality_used, is_right, is_settled
 from sharegen.results.answers.normal import normalise
 from sharegen.results.journal.record import read
@@ -175,3 +175,11 @@ texts = st.lists(alphabet, max_size=10).map("".join)
 def test_equality_has_no_direction_and_holds_of_itself(one: str, other: str) -> None:
     assert is_right(one, one)
     assert is_right(one, other) == is_right(other, one)
+
+
+@given(st.integers(-(10**9), 10**9), st.integers(-3, 3))
+def test_whole_numbers_are_told_apart_as_what_may_be_a_date_or_a_quantity_is(
+    number: int, more: int
+) -> None:
+    one, other = str(number), str(number + more)
+    assert is_right(one, other) == equality._is_right(one, other) == (more == 0)
