@@ -31,7 +31,7 @@ _DECIMAL_COMMA = re.compile(r"-?(?:\d+,\d\d|0,\d+)")
 
 def is_right(answer: str, gold: str) -> bool:
     """Whether an answer equals the gold answer."""
-    if _WHOLE.fullmatch(answer) and _WHOLE.fullmatch(gold):
+    if _are_whole(answer, gold):
         return answer == gold  # as all that follows would find, a hundred times as slowly
     if len(answer) > LONGEST or len(gold) > LONGEST:
         return normalise(answer) == normalise(gold)
@@ -43,8 +43,14 @@ def _is_right(answer: str, gold: str) -> bool:
     return _equal(answer, gold, mathematics.is_same if mathematics.has_math_verify else _unknown)
 
 
+def _are_whole(answer: str, gold: str) -> bool:
+    return _WHOLE.fullmatch(answer) is not None and _WHOLE.fullmatch(gold) is not None
+
+
 def is_settled(answer: str, gold: str) -> bool:
     """Whether it is decided without math-verify if they are equal."""
+    if _are_whole(answer, gold):
+        return True  # likewise
     asked: list[str] = []
 
     def ask(answer: str, gold: str) -> bool:

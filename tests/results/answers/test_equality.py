@@ -183,3 +183,6 @@ def test_whole_numbers_are_told_apart_as_what_may_be_a_date_or_a_quantity_is(
 ) -> None:
     one, other = str(number), str(number + more)
     assert is_right(one, other) == equality._is_right(one, other) == (more == 0)
+    asked: list[str] = []
+    equality._equal(one, other, lambda answer, gold: asked.append(answer) is None)
+    assert is_settled(one, other) and not asked
