@@ -19,18 +19,22 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
-from triton.tools.tensor_descriptor import TensorDescriptor as Descriptor
 
 from sharegen.kernels.absolute_plan import FIELDS, LINES
 from sharegen.kernels.online_softmax import LOG2E, weights
 from sharegen.kernels.reference_absolute import TILE
-from sharegen.kernels.roles import is_hopper, leave, next_stage, tiles_of
-from sharegen.kernels.shared_hopper import _scaled, _scores
+from sharegen.kernels.roles import (
+    PANEL,
+    in_shared_memory,
+    is_hopper,
+    leave,
+    next_stage,
+    scaled,
+    scores_of,
+)
 from sharegen.kernels.tile_copy import block_descriptor, copies_tiles, descriptor
 from sharegen.kernels.tiles import num_processors, padded
 
-_PANEL = gl.constexpr(64)  # numbers of a row that lie side by side in shared memory
 _FIELDS = gl.constexpr(FIELDS)
 _STAGES = 4
 
@@ -67,9 +71,9 @@ def _fetch(
     BLOCK_N: gl.constexpr = k_ring.shape[1]
     BLOCK_D: gl.constexpr = k_ring.shape[2]
     PIECES: gl.constexpr = BLOCK_N // BLOCK_SIZE
-    PANELS: gl.constexpr = BLOCK_D // _PANEL
+    PANELS: gl.constexpr = BLOCK_D // PANEL
     TILE: gl.constexpr = [STAGES, 1, BLOCK_N, BLOCK_D]
-    PIECE: gl.constexpr = [STAGES * PANELS * PIECES, 1, 1, BLOCK_SIZE, _PANEL]
+    PIECE: gl.constexpr = [STAGES * PANELS * PIECES, 1, 1, BLOCK_SIZE, PANEL]
     k_tiles = k_ring._reinterpret(dtype, TILE, k_desc.layout)
     v_tiles = v_ring._reinterpret(dtype, TILE, v_desc.layout)
     k_pieces = k_ring._reinterpret(dtype, PIECE, k_block_desc.layout)
@@ -96,7 +100,7 @@ def _fetch(
                     block = gl.load(path_ptr + n + i * BLOCK_SIZE) // BLOCK_SIZE
                     for panel in gl.static_range(PANELS):
                         piece = (stage * PANELS + panel) * PIECES + i
-                        at = [kv_head, block, 0, panel * _PANEL]
+                        at = [kv_head, block, 0, panel * PANEL]
                         k, v = k_pieces.index(piece), v_pieces.index(piece)
                         tma.async_copy_global_to_shared(k_block_desc, at, bar, k)
                         tma.async_copy_global_to_shared(v_block_desc, at, bar, v)
@@ -147,7 +151,7 @@ def _attend(
         q_buffer.store(gl.load(p_q, mask=alive[:, None] & (o_d < SIZE)[None, :], other=0.0))
         q = q_buffer.load(gl.DotOperandLayout(0, s_layout, 2))
 
-        s = _scores(q, k_ring, full, stage, phase, s_layout)
+        s = scores_of(q, k_ring, full, stage, phase, s_layout)
         s = warpgroup_mma_wait(0, deps=[s])
         m = gl.full([LINES], float("-inf"), gl.float32, gl.SliceLayout(1, s_layout))
         p, _, m = weights(m, s, factor, True, SLACK)
@@ -157,7 +161,7 @@ def _attend(
         before = stage + 0  # a name of its own, or the compiler takes the two for one in loops
         stage, phase = next_stage(stage, phase, STAGES)
         for _n in range(BLOCK_N, end, BLOCK_N):
-            s = _scores(q, k_ring, full, stage, phase, s_layout)
+            s = scores_of(q, k_ring, full, stage, phase, s_layout)
             acc = warpgroup_mma(p, v_ring.index(before), acc, is_async=True)
             total = warpgroup_mma(p, ones.permute((1, 0)), total, is_async=True)
             s = warpgroup_mma_wait(2, deps=[s])
@@ -165,8 +169,8 @@ def _attend(
             p_new = gl.convert_layout(p_new.to(dtype), gl.DotOperandLayout(0, o_layout, 2))
             acc, total, p = warpgroup_mma_wait(0, deps=[acc, total, p_new])
             mbarrier.arrive(empty.index(before), count=1)
-            acc = _scaled(acc, gl.convert_layout(decay, gl.SliceLayout(1, o_layout)))
-            total = _scaled(total, gl.convert_layout(decay, gl.SliceLayout(1, t_layout)))
+            acc = scaled(acc, gl.convert_layout(decay, gl.SliceLayout(1, o_layout)))
+            total = scaled(total, gl.convert_layout(decay, gl.SliceLayout(1, t_layout)))
             before = stage
             stage, phase = next_stage(stage, phase, STAGES)
         acc = warpgroup_mma(p, v_ring.index(before), acc, is_async=True)
@@ -240,15 +244,10 @@ def launch_on_hopper(
     tiles = [descriptor(cache, TILE) for cache in (k_cache, v_cache)]
     blocks = [block_descriptor(cache, block_size) for cache in (k_cache, v_cache)]
     _beginnings_kernel[(num_processors(q.device),)](
-        q, *(_in_shared_memory(found, size) for found in tiles),
-        *(_in_shared_memory(found, _PANEL.value) for found in blocks),
+        q, *(in_shared_memory(found, size) for found in tiles),
+        *(in_shared_memory(found, PANEL.value) for found in blocks),
         count, items, rows, slots, *state, *q.stride()[:2], scale,
         NUM_KV_HEADS=kv_heads, GROUP=q.shape[1] // kv_heads, SIZE=key_size, SLACK=slack,
         BLOCK_SIZE=block_size, LINES=LINES // 2, BLOCK_N=TILE, BLOCK_D=size,
         STAGES=_STAGES, ATTENDING=_ATTENDING, num_warps=4, maxnreg=_REGISTERS,
     )  # fmt: skip
-
-
-def _in_shared_memory(found: Descriptor, width: int) -> TensorDescriptor:
-    """Describe the same tensor for Gluon, with tiles of `width` numbers of a row."""
-    return tiles_of(found.base, found.shape, found.strides, [*found.block_shape[:-1], width])

@@ -21,17 +21,22 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
-from triton.tools.tensor_descriptor import TensorDescriptor as Descriptor
 
 from sharegen.kernels.attention_plan import SEGMENT_FIELDS, AttentionPlan
 from sharegen.kernels.items import item_of
 from sharegen.kernels.online_softmax import LOG2E, finish, weights
-from sharegen.kernels.roles import is_hopper, leave, next_stage, tiles_of
+from sharegen.kernels.roles import (
+    PANEL,
+    in_shared_memory,
+    is_hopper,
+    leave,
+    next_stage,
+    scaled,
+    scores_of,
+)
 from sharegen.kernels.tile_copy import block_descriptor, descriptor
 from sharegen.kernels.tiles import padded
 
-_PANEL = gl.constexpr(64)  # numbers of a row that lie side by side in shared memory
 _SEGMENT_FIELDS = gl.constexpr(SEGMENT_FIELDS)
 
 # In log2: m stays as it is until a score is so far above it. Then sums are rarely multiplied, and p
@@ -75,34 +80,6 @@ def suits_hopper(plan: AttentionPlan, device: torch.device) -> bool:
 
 
 @gluon.constexpr_function
-def _scaling(count):
-    """Multiplies `count` numbers by as many others, but only if a thread of the warp has to."""
-    products = " ".join(f"mul.f32 ${i}, ${i}, ${2 * count + i};" for i in range(count))
-    of_rows = (2 * count, 2 * count + 2)  # the others are of two rows, two by two
-    is_one = "; ".join(f"setp.eq.f32 p{i}, ${of_rows[i]}, 0f3F800000" for i in (0, 1))
-    return (
-        f"{{ .reg .pred p0, p1; {is_one}; and.pred p0, p0, p1; "
-        f"vote.sync.all.pred p0, p0, 0xffffffff; @p0 bra ONE; {products} ONE: }}"
-    )
-
-
-@gluon.constexpr_function
-def _operands(count):
-    """Results, which lie where the first factors did, these, and the second ones."""
-    return ",".join(["=f"] * count + [str(i) for i in range(count)] + ["f"] * count)
-
-
-@gluon.jit
-def _scaled(acc, decay):
-    """acc [LINES, BLOCK_D] * decay [LINES], which is mostly 1: see `_SLACK`."""
-    COUNT: gl.constexpr = acc.shape[0] * acc.shape[1] // 128  # numbers of a thread
-    _, decay = gl.broadcast(acc, decay[:, None])
-    return gl.inline_asm_elementwise(
-        _scaling(COUNT), _operands(COUNT), [acc, decay], gl.float32, is_pure=True, pack=COUNT
-    )
-
-
-@gluon.constexpr_function
 def _largest_layout():
     return gl.BlockedLayout([1], [32], [4], [0])
 
@@ -125,9 +102,9 @@ def _fetch_items(
     BLOCK_N: gl.constexpr = k_ring.shape[1]
     BLOCK_D: gl.constexpr = k_ring.shape[2]
     PIECES: gl.constexpr = BLOCK_N // BLOCK_SIZE
-    PANELS: gl.constexpr = BLOCK_D // _PANEL
+    PANELS: gl.constexpr = BLOCK_D // PANEL
     TILE: gl.constexpr = [STAGES, 1, BLOCK_N, BLOCK_D]
-    PIECE: gl.constexpr = [STAGES * PANELS * PIECES, 1, 1, BLOCK_SIZE, _PANEL]
+    PIECE: gl.constexpr = [STAGES * PANELS * PIECES, 1, 1, BLOCK_SIZE, PANEL]
     k_tiles = k_ring._reinterpret(dtype, TILE, k_desc.layout)
     v_tiles = v_ring._reinterpret(dtype, TILE, v_desc.layout)
     k_pieces = k_ring._reinterpret(dtype, PIECE, k_block_desc.layout)
@@ -158,7 +135,7 @@ def _fetch_items(
                         offset = gl.where(real > 0, real - BLOCK_SIZE, BLOCK_SIZE)
                         for panel in gl.static_range(PANELS):
                             piece = (stage * PANELS + panel) * PIECES + i
-                            at = [kv_head, block, offset, panel * _PANEL]
+                            at = [kv_head, block, offset, panel * PANEL]
                             k, v = k_pieces.index(piece), v_pieces.index(piece)
                             tma.async_copy_global_to_shared(k_block_desc, at, bar, k)
                             tma.async_copy_global_to_shared(v_block_desc, at, bar, v)
@@ -195,18 +172,6 @@ def _come_again(told, largest):
     """
     mbarrier.wait(told, 0)
     return gl.max(largest.load(_largest_layout()), 0) > _MOST
-
-
-@gluon.jit
-def _scores(q, k_ring, full, stage, phase, s_layout: gl.constexpr):
-    """Begin the products of the queries and the tile, which are on their way then."""
-    LINES: gl.constexpr = q.shape[0]
-    BLOCK_N: gl.constexpr = k_ring.shape[1]
-    mbarrier.wait(full.index(stage), phase)
-    return warpgroup_mma(
-        q, k_ring.index(stage).permute((1, 0)),
-        gl.zeros([LINES, BLOCK_N], gl.float32, s_layout), use_acc=False, is_async=True,
-    )  # fmt: skip
 
 
 @gluon.jit
@@ -251,7 +216,7 @@ def _attend_tiles(
     STAGES: gl.constexpr = k_ring.shape[0]
     BLOCK_N: gl.constexpr = k_ring.shape[1]
     for n in range(begin, until, BLOCK_N):
-        s = _scores(q, k_ring, full, stage, phase, s_layout)
+        s = scores_of(q, k_ring, full, stage, phase, s_layout)
         acc = warpgroup_mma(p, v_ring.index(before), acc, is_async=True)
         s = warpgroup_mma_wait(1, deps=[s])
         if FIXED:
@@ -278,7 +243,7 @@ def _attend_tiles(
         acc, p = warpgroup_mma_wait(0, deps=[acc, p_new])
         mbarrier.arrive(empty.index(before), count=1)
         if not FIXED:
-            acc = _scaled(acc, gl.convert_layout(decay, gl.SliceLayout(1, o_layout)))
+            acc = scaled(acc, gl.convert_layout(decay, gl.SliceLayout(1, o_layout)))
         before = stage
         stage, phase = next_stage(stage, phase, STAGES)
     return acc, m, total, p, stage, phase, before
@@ -337,7 +302,7 @@ def _attend_items(
         row_end = gl.load(segment_ptr + 1)
         if row_end >= in_band:  # lines of no row see it, too, or their sums would have no bound
             row_end += 2 * LINES
-        s = _scores(q, k_ring, full, stage, phase, s_layout)
+        s = scores_of(q, k_ring, full, stage, phase, s_layout)
         s = warpgroup_mma_wait(0, deps=[s])
         p, _, m = _softmax(
             gl.full([LINES], float("-inf"), gl.float32, gl.SliceLayout(1, s_layout)),
@@ -489,8 +454,8 @@ def launch_on_hopper(
     tiles = [descriptor(cache, tile.keys) for cache in (k_cache, v_cache)]
     blocks = [block_descriptor(cache, shape.block_size) for cache in (k_cache, v_cache)]
     _hopper_shared_kernel[(plan.num_programs,)](
-        q, *(_in_shared_memory(found, size) for found in tiles),
-        *(_in_shared_memory(found, _PANEL.value) for found in blocks),
+        q, *(in_shared_memory(found, size) for found in tiles),
+        *(in_shared_memory(found, PANEL.value) for found in blocks),
         plan.counts, plan.order, plan.partial_start, plan.items, plan.segments, plan.blocks,
         plan.partial_out, plan.partial_lse, q.stride(0), q.stride(1), scale,
         NUM_KV_HEADS=shape.num_kv_heads, GROUP=shape.group, SIZE=shape.key_size,
@@ -498,8 +463,3 @@ def launch_on_hopper(
         BLOCK_D=size, STAGES=tile.num_stages, ATTENDING=_ATTENDING, OWN=plan.deterministic,
         num_warps=4, maxnreg=_REGISTERS,
     )  # fmt: skip
-
-
-def _in_shared_memory(found: Descriptor, width: int) -> TensorDescriptor:
-    """Describe the same tensor for Gluon, with tiles of `width` numbers of a row."""
-    return tiles_of(found.base, found.shape, found.strides, [*found.block_shape[:-1], width])
