@@ -20,7 +20,9 @@ _WORDS = {
         "_penalise_kernel", "_segments_kernel",
     ),
     "ranks": ("nccl", "all_reduce"),
-    "attention": ("_scaled_dot_product", "_causal_kernel"),
+    "attention": (
+        "_scaled_dot_product", "_causal_kernel", "_absolute_kernel", "_beginnings_kernel",
+    ),
     "mixers": (
         "_step_kernel", "_start_kernel", "_own_kernel", "_settle_kernel", "_chunk_kernel",
         "conv1d", "delta_rule", "selective_scan", "aten::convolution",
