@@ -154,10 +154,14 @@ class Record:
         for name in ("problem_id", "sample", text):
             if name not in fields:
                 raise ValueError(f"has no field `{name}`")
-        known = {name: value for name, value in fields.items() if name in _TYPES}
-        for name, value in known.items():
-            if type(value) not in _TYPES[name]:  # which a bool is not, as it would be an int
+        known: dict[str, Any] = {}
+        for name, value in fields.items():
+            types = _TYPES.get(name)
+            if types is None:
+                continue
+            if type(value) not in types:  # which a bool is not, as it would be an int
                 raise ValueError(f"has `{name}` {json.dumps(value)[:40]}")
+            known[name] = value
         for name, is_entry in _ENTRIES.items():
             if isinstance(known.get(name), list) and not all(map(is_entry, known[name])):
                 raise ValueError(f"has `{name}` {json.dumps(known[name])[:40]}")
@@ -277,13 +281,14 @@ class RecordReader(Iterator[Record]):
                 self.end += len(line)
                 self.unterminated = not whole
                 for record in records:
-                    if record.is_sample and not record.is_drawn and record.key not in self._seen:
-                        self._failed.setdefault(record.key, record)
-                    elif record.key in self._seen:
+                    key = record.key
+                    if key in self._seen:
                         self.duplicates.append(number)
+                    elif record.is_sample and not record.is_drawn:
+                        self._failed.setdefault(key, record)
                     else:
-                        self._seen.add(record.key)
-                        self._failed.pop(record.key, None)
+                        self._seen.add(key)
+                        self._failed.pop(key, None)
                         yield record
         if odd and not self._seen and not self._failed:
             raise JournalError(
