@@ -12,6 +12,7 @@ from sharegen.kernels import absolute, absolute_plan
 from tests.kernels.test_deterministic import some_of, with_nodes
 from tests.kernels.trees import (
     DEVICE,
+    DTYPES,
     Batch,
     assert_close,
     each_dtype,
@@ -24,6 +25,7 @@ NODES = [(150, 0, 6), (75, 0, 3), (20, 3, 5), (128, 6, 8)]
 """Beginnings that end within a tile and at its end, and what goes on in the middle of one."""
 SUFFIXES = [1, 30, 64, 7, 100, 3, 1, 40, 90]
 
+of_16_bits = pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
 each_head = pytest.mark.parametrize("size", [64, 128])
 
 
@@ -53,11 +55,9 @@ def test_results(size: int, how: dict[str, Any], dtype: torch.dtype) -> None:
 
 
 @each_head
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@of_16_bits
 @pytest.mark.turn(10)
 def test_alone_and_beside_others(size: int, dtype: torch.dtype) -> None:
-    if DEVICE.type == "cpu" and dtype == torch.bfloat16:
-        pytest.skip("the interpreter's products of bfloat16 are none")
     batch = a_batch(dtype, size)
     whole = decode(batch)
     for place in range(len(SUFFIXES)):
@@ -65,12 +65,10 @@ def test_alone_and_beside_others(size: int, dtype: torch.dtype) -> None:
         assert torch.equal(decode(alone)[0], whole[row])
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@of_16_bits
 @pytest.mark.turn(10)
 def test_a_prompts_token_and_a_drawn_one(dtype: torch.dtype) -> None:
     """A row's own tokens as the chunk of a prompt: its last one has the bits of the drawn one."""
-    if DEVICE.type == "cpu" and dtype == torch.bfloat16:
-        pytest.skip("the interpreter's products of bfloat16 are none")
     batch = a_batch(dtype, 128)
     drawn = decode(batch)
     for place, count in enumerate(SUFFIXES):
