@@ -143,6 +143,8 @@ def price_row(
     precision = "FP8" if asked.quantization else "bf16" if gpus else "float32"
     row = f"same-bits-{Path(asked.shape).name}{'-fp8' if asked.quantization else ''}"
     row += "-any-tree" if asked.any_tree else ""
+    every = [*asked.loads, *asked.priced]
+    row += f"-{every[0].replace(',', '-')}" if len(every) == 1 and every != ["gsm8k"] else ""
     made = Measurement.model_construct(
         name=f"{today}-{card.short}-{row}", row=row, kind="same-bits", command=command, date=today,
         commit=machine.commit, versions=machine.versions(gpus), card=card,
