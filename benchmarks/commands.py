@@ -748,6 +748,10 @@ def serve_load(
     client: Annotated[
         str, typer.Option(help="What asks: the package openai, or raw, which costs little.")
     ] = "openai",
+    until_eos: Annotated[
+        bool,
+        typer.Option(help="Whether end tokens end answers; else each has --max-tokens."),
+    ] = False,
     clients: ServeClients = None,
     rate: Annotated[
         list[float] | None,
@@ -771,7 +775,8 @@ def serve_load(
 
     if client not in ("openai", "raw"):
         raise UsageError(f"--client {client}: it must be openai or raw")
-    load = Load(model, requests, at_once, samples, max_tokens, client)  # type: ignore[arg-type]
+    kind: Any = client
+    load = Load(model, requests, at_once, samples, max_tokens, kind, until_eos)
     told = run(load, processes or (), clients or (), rate or (), flag or (), commit)
     _tell(told, results)
 

@@ -25,23 +25,27 @@ Prompt = str | list[int]
 
 @dataclass(frozen=True)
 class Asking:
-    """How requests are asked of the server at a port. at_once: that are under way, at most."""
+    """How requests are asked of the server at a port.
+
+    at_once: that are under way, at most. until_eos: whether an end token ends a sample, too.
+    """
 
     port: int
     model: str
     max_tokens: int
     at_once: int
     kind: Kind = "openai"
+    until_eos: bool = False
 
     def client(self) -> AsyncOpenAI:
         url = f"http://127.0.0.1:{self.port}/v1"
         return AsyncOpenAI(base_url=url, api_key="none", timeout=3600)
 
     def body(self, prompt: Prompt) -> dict[str, Any]:
-        """One sample, of so many tokens whatever the model draws."""
+        """One sample, of so many tokens whatever the model draws, or at most."""
         return {
             "model": self.model, "prompt": prompt, "max_tokens": self.max_tokens,
-            "ignore_eos": True,
+            "ignore_eos": not self.until_eos,
         }  # fmt: skip
 
 
@@ -86,7 +90,7 @@ async def ask_one(client: AsyncOpenAI, asking: Asking, prompt: Prompt) -> int:
     """The tokens of an answer."""
     answer = await client.completions.create(
         model=asking.model, prompt=prompt, max_tokens=asking.max_tokens,
-        extra_body={"ignore_eos": True},
+        extra_body={"ignore_eos": not asking.until_eos},
     )  # fmt: skip
     assert answer.usage is not None
     return answer.usage.completion_tokens

@@ -41,7 +41,8 @@ _MOST_PROCESSES = 8
 class Load:
     """What is asked of a model: so many requests, of which so many are under way at once.
 
-    samples: requests of each prompt. max_tokens: of each answer. client: what asks.
+    samples: requests of each prompt. max_tokens: of each answer. client: what asks. until_eos:
+    whether end tokens end answers, at other times each; else all have max_tokens.
     """
 
     model: str
@@ -50,6 +51,7 @@ class Load:
     samples_of_a_prompt: int
     max_tokens: int
     client: Kind = "openai"
+    until_eos: bool = False
 
     def prompts(self) -> list[str]:
         """That of each request."""
@@ -58,7 +60,7 @@ class Load:
         return [prompt for prompt in made for _ in range(each)][: self.requests]
 
     def asking(self, server: Spawned, kind: Kind = "openai") -> Asking:
-        return Asking(server.port, self.model, self.max_tokens, self.at_once, kind)
+        return Asking(server.port, self.model, self.max_tokens, self.at_once, kind, self.until_eos)
 
 
 def serve_load(
@@ -105,8 +107,9 @@ def serve_load(
         "ratio_of_first_load": measured[0]["tokens_per_second"] / call,
         "call_cpu_seconds": round(cpu, 2), "cpu_ratio": round(rate["cpu_seconds"] / cpu, 2),
     }  # fmt: skip
+    ends = "until an end token" if load.until_eos else "of one length"
     workload = Workload(
-        name=f"{load.at_once} requests at once",
+        name=f"{load.at_once:,} of {load.requests:,} requests at once, answers {ends}",
         problems=-(-load.requests // load.samples_of_a_prompt), samples=load.samples_of_a_prompt,
         output=load.max_tokens,
     )  # fmt: skip
@@ -115,7 +118,8 @@ def serve_load(
         seconds=rate["seconds"], call_tokens_per_second=call, latencies=tuple(waited),
         arrivals=tuple(arrivals),
     )  # fmt: skip
-    yield serve_row("serve", model, flags, machine, workload, numbers, measured)
+    what = "serve-until-eos" if load.until_eos else "serve"
+    yield serve_row(what, model, flags, machine, workload, numbers, measured)
 
 
 def serve_latency(
@@ -192,7 +196,7 @@ def _by_llm(load: Load, prompts: list[str], flags: Sequence[str]) -> tuple[float
     told = said_by(flags)
     said: Any = {name: kind(told[name]) for name, kind in _OF_BOTH.items() if name in told}
     said["compile"] = True  # as the server does
-    params = SamplingParams(n=each, max_tokens=load.max_tokens, ignore_eos=True)
+    params = SamplingParams(n=each, max_tokens=load.max_tokens, ignore_eos=not load.until_eos)
     with LLM(_DATA / "model" if load.model == "tinymath" else load.model, **said) as llm:
         llm.generate(prompts[::each], params)
         llm.reset_prefix_cache()

@@ -79,17 +79,17 @@ class ServeOptions(_Keys):  # type: ignore[valid-type, misc]  # made of declarat
         _address("--insecure", "Let whoever reaches an address beyond this machine ask it."),
     ] = False
     http_processes: Annotated[
-        int,
+        int | None,
         _address(
             "--http-processes",
             "Processes of HTTP, JSON and tokenising beside the one with the engines; 0: it does "
             "all.",
             "N",
-            default="0",
+            default="a quarter of the cores, 4 at most, with a GPU and 8 cores or more; else 0",
             min=0,
             max=64,
         ),
-    ] = 0
+    ] = None
     max_body: Annotated[
         Any,
         _bounds(

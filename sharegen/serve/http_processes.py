@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 
+from sharegen.common.cores import available_cores
 from sharegen.engine.core.request import Request
 from sharegen.engine.parallel.early import begin
 from sharegen.errors import SharegenError, UsageError
@@ -31,9 +32,22 @@ from sharegen.serve.ticket import Engines, News, Ticket
 
 _PROGRAM = "sharegen.serve.http_process"
 _END_SECONDS = 5.0  # for a process that was killed to be gone
+_MOST = 4  # that are begun unasked: a process of the openai client asks less than one answers
+_CORES_EACH = 4  # clients on the same machine take more of them than the server does
 
 Start = Callable[[str, int], "subprocess.Popen[bytes]"]
 Take = Callable[[socket.socket, bytes], None]
+
+
+def beside(on_cpu: bool) -> int:
+    """How many a server gets that is not told: on a CPU, or with few cores, the engines need all.
+
+    On an H100 with 16 cores a load of 1,000 requests was 7% faster with four of them.
+    """
+    if on_cpu or sys.platform != "linux":
+        return 0
+    found = available_cores() // _CORES_EACH
+    return min(found, _MOST) if found > 1 else 0
 
 
 class HttpProcesses:

@@ -34,7 +34,7 @@ from sharegen.serve.batch_runner import BatchRunner
 from sharegen.serve.engine_loop import EngineLoop
 from sharegen.serve.file_store import FileStore
 from sharegen.serve.http_messages import Open, Prepare
-from sharegen.serve.http_processes import HttpProcesses
+from sharegen.serve.http_processes import HttpProcesses, beside
 from sharegen.serve.limits import Limits
 from sharegen.serve.listening import Listener, bound, is_local
 from sharegen.serve.training_api import TrainingApi
@@ -181,13 +181,13 @@ def serve(
     limits: Limits,
     names: tuple[str, ...],
     ready: Callable[[str, str], None],
-    http_processes: int = 0,
+    http_processes: int | None = None,
     batch_folder: Path | None = None,
     weights_folder: Path | None = None,
 ) -> None:
     """Answer requests until a signal ends it.
 
-    http_processes: that clients reach in this one's place, if there are to be any.
+    http_processes: that clients reach in this one's place; None: as this machine has cores.
     batch_folder: where files and batches are kept, if there are to be any. weights_folder: below
     which a trainer has new weights, if one may pause the server and change them.
     ready: called with the model's name and the base URL when requests are answered.
@@ -198,6 +198,9 @@ def serve(
     if weights_folder is not None and not weights_folder.is_dir():
         raise UsageError(f"--weights-folder {weights_folder}: is no folder: make it first")
     _refuse_what_is_not_served(configuration)
+    computes_here = on_cpu(configuration)
+    if http_processes is None:
+        http_processes = beside(computes_here)
     prepare = Prepare(
         configuration, names, limits, address.key, is_local(address.host), 0, http_processes + 1
     )
@@ -207,7 +210,7 @@ def serve(
         closing(HttpProcesses(http_processes, prepare, sock)) as processes,
         closing(ForkServer()) as copied,
     ):
-        if on_cpu(configuration) and configuration.machine.tensor_parallel_size == 1:
+        if computes_here and configuration.machine.tensor_parallel_size == 1:
             copied.begin()  # what an engine imports, while this process reads the tokenizer
         confined.prepare(chat.render)
         tokenizer = tokenizer_of(configuration)
