@@ -27,7 +27,8 @@ def import_engine(configuration: Configuration, computes: bool = True) -> None:
     with START.part(IMPORTS), no_collections():
         compiles = computes and machine.compile is not False and not on_cpu(configuration)
         alone = machine.ray is None and machine.tensor_parallel_size == 1
-        import_transformers(compiles=compiles or not alone)
+        whole = compiles or not alone
+        import_transformers(compiles=whole, shards=whole)
         import sharegen.engine.model.load  # noqa: F401
     if computes and not on_cpu(configuration):
         begin_to_hash_triton()

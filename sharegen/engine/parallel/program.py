@@ -42,6 +42,6 @@ if __name__ == "__main__":
         if int(_ranks) > 1:
             EARLY.begin(RANK, int(_ranks) - 1)
         if _module in (WORKER, RANK):
-            import_transformers(compiles=True)
+            import_transformers(compiles=True, shards=True)
         _program = importlib.import_module(_module)
     _program.main(int(_descriptor))

@@ -1,23 +1,31 @@
 """transformers as a job needs it, without what it only names.
 
+Losses for images and assisted generation bring SciPy and scikit-learn: their functions are imported
+when somebody calls them. What images need, with torchvision and this with the compiler, comes with
+a name for types, and is imported when somebody asks for another.
+
 `transformers.modeling_utils` brings torch's compiler (its decorators, one context manager) and
 DTensors (with SymPy), a third of all that is imported. Where nothing is compiled, as on a CPU, and
-one process has the whole model, steps use none of them. Nor has a job losses, assisted generation
-and images, which bring SciPy, scikit-learn and torchvision, with the compiler again. This is for
-processes of our own, the command's and the workers'; in a user's own process, who may compile or
-shard after us, all is as ever.
+one process has the whole model, steps use none of them. That is for processes of our own, the
+command's and the workers'; a user may compile or shard after us, and his process gets them whole.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Any
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Unpack
 
 from sharegen.engine.model.starting.kept_names import keep_names
-from sharegen.engine.model.starting.stand_ins import has_compiler, stand_ins, unmarked
+from sharegen.engine.model.starting.stand_ins import (
+    StandIn,
+    called_later,
+    for_compiler,
+    for_symbols,
+)
 
 _MODELS = (
     "transformers.modeling_utils",
@@ -25,18 +33,14 @@ _MODELS = (
     "transformers.generation.utils",
     "transformers.models.auto.modeling_auto",
 )  # what a model's own code begins with
-_LIBRARIES = (
-    "is_scipy_available",
-    "is_sklearn_available",
-    "is_torchvision_available",
-    "is_torchvision_v2_available",
-)  # that a job's text needs nothing of
+_ASKERS = ("transformers.loss.loss_utils", "transformers.generation.candidate_generator")
+"""They import functions that they rarely call."""
 
 
-def import_transformers(compiles: bool = False) -> None:
+def import_transformers(compiles: bool = False, shards: bool = False) -> None:
     """Import what loading any model begins with; whole, where it does not go without the rest.
 
-    compiles: whether the compiler and DTensors will be needed.
+    compiles: whether the compiler will be needed. shards: whether DTensors may be, in this process.
     """
     if _MODELS[0] in sys.modules:
         return
@@ -44,11 +48,15 @@ def import_transformers(compiles: bool = False) -> None:
     import torch
     import transformers.utils
 
+    rarely = [*_losses(transformers.__path__), "sklearn.metrics"]
     before = set(sys.modules)
-    whole = compiles or has_compiler()
-    standing = [] if whole else stand_ins(torch)
+    standing = _images()
+    if not compiles:
+        standing += for_compiler(torch)
+    if not shards:
+        standing += for_symbols()
     try:
-        with _left_out(torch, transformers, whole):
+        with called_later(rarely, _ASKERS), nullcontext() if shards else _without_shards(torch):
             _import_models()
     except Exception:  # a version that uses more at once: as if nothing had been tried
         for stand_in in standing:
@@ -65,24 +73,39 @@ def _import_models() -> None:
         importlib.import_module(name)
 
 
-@contextmanager
-def _left_out(torch: Any, transformers: Any, whole: bool) -> Iterator[None]:
-    """Libraries are not found while this is open, and nothing is marked for a compiler that is not
-    there.
+def _images() -> list[StandIn]:
+    """For what handles images, as long as it is asked for types alone: by models' code, which has
+    Python's own from there, and by what checks configs.
     """
-    with ExitStack() as undo:
-        if not whole:
-            _replace(undo, torch.compiler, "disable", unmarked)
-            _replace(undo, torch.distributed, "is_available", _is_not_available)
-        for name in _LIBRARIES:
-            if hasattr(transformers.utils, name):
-                _replace(undo, transformers.utils, name, _is_not_available)
+    known: dict[str, dict[str, Any]] = {
+        "transformers.processing_utils": {"Unpack": Unpack},
+        "transformers.video_utils": {"VideoMetadataType": Any},
+    }
+    pillow = sys.modules.get("PIL.Image")  # which comes with transformers, where it is installed
+    if pillow is not None:
+        known["transformers.image_utils"] = {"PILImageResampling": pillow.Resampling}
+    askers = {"transformers.video_utils": ["transformers.utils.type_validators"]}
+    return [
+        StandIn(name, types, askers.get(name))
+        for name, types in known.items()
+        if name not in sys.modules
+    ]
+
+
+def _losses(folders: Iterable[str]) -> list[str]:
+    """transformers' modules with losses, without the one that knows all of them."""
+    files = [file for folder in folders for file in Path(folder).glob("loss/loss_*.py")]
+    return [f"transformers.loss.{file.stem}" for file in files if file.stem != "loss_utils"]
+
+
+@contextmanager
+def _without_shards(torch: Any) -> Iterator[None]:
+    """Inside, torch says that it cannot shard."""
+    own, torch.distributed.is_available = torch.distributed.is_available, _is_not_available
+    try:
         yield
-
-
-def _replace(undo: ExitStack, owner: Any, name: str, value: Any) -> None:
-    undo.callback(setattr, owner, name, getattr(owner, name))
-    setattr(owner, name, value)
+    finally:
+        torch.distributed.is_available = own
 
 
 def _is_not_available() -> bool:

@@ -10,11 +10,13 @@ import importlib
 import operator
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial, wraps
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 _COMPILER = "torch._dynamo"
@@ -26,19 +28,18 @@ _META = ("torch", "torch._prims", "torch._prims_common", "torch._prims_common.wr
 """Where torch computes on its meta device: they import within functions, with every call."""
 
 
-def stand_ins(torch: Any) -> list[StandIn]:
-    """For the compiler, and for SymPy and what imports it, where nobody has them already."""
-    found: list[StandIn] = [_Compiler(torch)]
+def for_compiler(torch: Any) -> list[StandIn]:
+    """For the compiler, where nobody has it already."""
+    return [] if _COMPILER in sys.modules else [_Compiler(torch)]
+
+
+def for_symbols() -> list[StandIn]:
+    """For SymPy and what imports it, where nobody has them already."""
     spec = find_spec(_SYMPY)
-    if spec is not None and _SYMPY not in sys.modules and _SHAPES not in sys.modules:
-        importlib.import_module(_SHAPES.rpartition(".")[0])
-        found += [_Shapes(), _Symbols(spec)]
-    return found
-
-
-def has_compiler() -> bool:
-    """Whether somebody has the compiler already."""
-    return _COMPILER in sys.modules
+    if spec is None or _SYMPY in sys.modules or _SHAPES in sys.modules:
+        return []
+    importlib.import_module(_SHAPES.rpartition(".")[0])
+    return [_Shapes(), _Symbols(spec)]
 
 
 class StandIn(ModuleType):
@@ -84,9 +85,10 @@ class StandIn(ModuleType):
             asks = sys._getframe(1).f_globals.get("__name__")
             if self._askers is None or asks in self._askers:
                 return self._known[name]
-        return getattr(self._itself(), name)
+        return getattr(self.itself(), name)
 
-    def _itself(self) -> ModuleType:
+    def itself(self) -> ModuleType:
+        """The module, which takes the stand-in's place."""
         self.leave()
         return importlib.import_module(self.__name__)
 
@@ -95,12 +97,18 @@ class _Compiler(StandIn):
     """`torch._dynamo` while only marks are asked of it, of what it must not trace.
 
     torch asks for marks with the first operation on its meta device, transformers with its imports.
+    Functions are marked when the compiler comes.
     """
 
     def __init__(self, torch: Any) -> None:
-        marks = ("allow_in_graph", "assume_constant_result", "disable")
+        marks = {
+            "allow_in_graph": self._allow_in_graph,
+            "assume_constant_result": _assume_constant_result,
+            "disable": self._disable,
+        }
         path = [os.path.join(folder, "_dynamo") for folder in torch.__path__]
-        super().__init__(_COMPILER, dict.fromkeys(marks, unmarked), path=path)
+        super().__init__(_COMPILER, marks, path=path)
+        self._waiting: list[Callable[[Any], object]] = []
         indexing: Any = ModuleType(_INDEXING)
         indexing.TransformGetItemToIndex = _TransformGetItemToIndex
         sys.modules[_INDEXING] = indexing
@@ -108,6 +116,40 @@ class _Compiler(StandIn):
     def leave(self) -> None:
         sys.modules.pop(_INDEXING, None)
         super().leave()
+
+    def itself(self) -> ModuleType:
+        compiler = super().itself()
+        while self._waiting:
+            self._waiting.pop()(compiler)
+        return compiler
+
+    def _allow_in_graph(self, function: Any) -> Any:
+        self._waiting.append(lambda compiler: compiler.allow_in_graph(function))
+        return function
+
+    def _disable(self, function: Any = None, recursive: bool = True, **said: Any) -> Any:
+        if function is None:
+            return partial(self._disable, recursive=recursive, **said)
+        if not isinstance(function, FunctionType):
+            return self.itself().disable(function, recursive, **said)
+        marked = function
+
+        @wraps(function)
+        def call(*values: Any, **named: Any) -> Any:
+            return marked(*values, **named)
+
+        def mark(compiler: Any) -> None:
+            nonlocal marked
+            marked = compiler.disable(function, recursive, **said)
+
+        self._waiting.append(mark)
+        return call
+
+
+def _assume_constant_result(function: Any) -> Any:
+    """What the compiler's own does."""
+    function._dynamo_marked_constant = True
+    return function
 
 
 class _TransformGetItemToIndex:
@@ -118,11 +160,6 @@ class _TransformGetItemToIndex:
         from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 
         return TransformGetItemToIndex()
-
-
-def unmarked(function: Callable[..., Any] | None = None, *_: Any, **__: Any) -> Any:
-    """A decorator of the compiler's, with or without arguments, that does nothing."""
-    return unmarked if function is None else function
 
 
 def _the_same(value: Any) -> Any:
@@ -157,7 +194,7 @@ class _Shapes(StandIn):
         def ask(*values: Any, **named: Any) -> Any:
             if not named and all(map(_is_plain, values)):
                 return _ANSWERS[name](*values)
-            return getattr(self._itself(), name)(*values, **named)
+            return getattr(self.itself(), name)(*values, **named)
 
         return ask
 
@@ -182,6 +219,42 @@ class _NoExpression:
     """A class that nothing is of."""
 
 
+@contextmanager
+def called_later(modules: Iterable[str], askers: Sequence[str]) -> Iterator[None]:
+    """Inside, functions that `askers` import from these modules are imported when they are called.
+
+    Whoever else asks gets the modules themselves, and so does everybody afterwards.
+    """
+    standing = [
+        StandIn(name, _Functions(name), askers) for name in modules if name not in sys.modules
+    ]
+    try:
+        yield
+    finally:
+        for each in standing:
+            each.leave()
+
+
+class _Functions(dict[str, Any]):
+    """A module's functions by name, whatever these are."""
+
+    def __init__(self, module: str) -> None:
+        super().__init__()
+        self._module = module
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __missing__(self, name: str) -> Callable[..., Any]:
+        module = self._module
+
+        def call(*values: Any, **named: Any) -> Any:
+            return getattr(importlib.import_module(module), name)(*values, **named)
+
+        call.__module__, call.__name__, call.__qualname__ = module, name, name
+        return call
+
+
 class _Submodules(MetaPathFinder, Loader):
     """Finds the modules of a package, which comes whole in place of its stand-in."""
 
@@ -192,8 +265,7 @@ class _Submodules(MetaPathFinder, Loader):
         package = self._stand_in.__name__
         if not name.startswith(f"{package}."):
             return None
-        self._stand_in.leave()
-        importlib.import_module(package)
+        self._stand_in.itself()
         return ModuleSpec(name, self) if name in sys.modules else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:

@@ -10,6 +10,7 @@ _LEFT_OUT = (
     "torch.distributed.tensor",
     "sympy.core",
     "scipy.optimize",
+    "transformers.image_transforms",
 )
 
 _LEAN = f"""
@@ -59,6 +60,61 @@ import torch._dynamo.eval_frame
 assert torch.compiler.disable(lambda: 1)() == 1
 """
 
+_A_USERS_OWN = """
+import sys
+import types
+from sharegen.engine.model.starting.lean_imports import import_transformers
+
+import_transformers(shards=True)
+import torch
+import transformers
+
+assert "torch.distributed.tensor" in sys.modules
+assert "torch._dynamo.symbolic_convert" not in sys.modules and "scipy.optimize" not in sys.modules
+
+
+@torch.compiler.disable
+def untraced(x):
+    return x + 1
+
+
+@torch.compiler.allow_in_graph
+def whole(x):
+    return x + 2
+
+
+def both(x):
+    return whole(untraced(x * 3))
+
+
+assert "torch._dynamo.symbolic_convert" not in sys.modules and untraced(1) == 2 and whole(1) == 3
+graphs = []
+
+
+def backend(graph, _):
+    graphs.append([node.target for node in graph.graph.nodes if node.op == "call_function"])
+    return graph.forward
+
+
+assert torch.compile(both, backend=backend)(torch.ones(2)).tolist() == [6.0, 6.0]
+assert len(graphs) == 2 and graphs[1] == [whole], graphs
+from transformers.loss.loss_utils import LOSS_MAPPING
+
+found = LOSS_MAPPING["ForObjectDetection"]
+assert "transformers.loss.loss_for_object_detection" not in sys.modules
+try:
+    found()
+except TypeError as error:
+    assert "ForObjectDetectionLoss() missing" in str(error)
+assert "transformers.loss.loss_for_object_detection" in sys.modules
+from transformers.processing_utils import ProcessorMixin
+from transformers.video_utils import VideoMetadata, VideoMetadataType
+from transformers import image_utils, processing_utils
+
+assert ProcessorMixin is processing_utils.ProcessorMixin and VideoMetadataType is not None
+assert isinstance(image_utils, types.ModuleType) and image_utils.ChannelDimension("channels_first")
+"""
+
 _NEEDS_MORE = """
 import sys
 from importlib.abc import MetaPathFinder
@@ -93,3 +149,8 @@ def test_a_model_computes_without_what_is_left_out_which_comes_when_it_is_used()
 @pytest.mark.slow
 def test_a_transformers_that_needs_more_is_imported_whole():
     subprocess.run([sys.executable, "-c", _NEEDS_MORE], check=True, timeout=250)
+
+
+@pytest.mark.slow
+def test_in_a_users_own_process_all_is_there_when_it_is_asked_for():
+    subprocess.run([sys.executable, "-c", _A_USERS_OWN], check=True, timeout=250)
