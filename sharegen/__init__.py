@@ -48,15 +48,10 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load the API on first use: the command line's help must not wait for torch."""
+    """Load the API on first use: the command line's help need not wait for it."""
     if name not in __all__:
         said = f"module 'sharegen' has no attribute {name!r}"
         raise AttributeError(said, name=name, obj=_sys.modules[__name__])
-    if name == "LLM":
-        starting = "sharegen.engine.model.starting"
-        _import_module(f"{starting}.kept_names").keep_names()
-        with _import_module(f"{starting}.no_collections").no_collections():
-            return getattr(_import_module(_HOMES[name]), name)
     return getattr(_import_module(_HOMES.get(name, "sharegen.outputs")), name)
 
 

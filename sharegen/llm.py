@@ -35,18 +35,17 @@ from sharegen.engine.core.request import (
     Request,
     SamplingParams,
 )
-from sharegen.engine.engine import Engine
-from sharegen.engine.model.checkpoint.tokenizer import load_tokenizer
 from sharegen.engine.model.compile.rule import (
     COMPILING_SECONDS,
     UNBOUNDED,
     saved_seconds,
     shape_of,
 )
-from sharegen.engine.model.loaded import LoadedModel
+from sharegen.engine.model.starting.on_disk import model_on_disk
+from sharegen.engine.model.starting.read_ahead import read_ahead
 from sharegen.engine.parallel.driver import Driver
+from sharegen.engine.parallel.imports import import_engine
 from sharegen.engine.parallel.messages import Ready, Setting
-from sharegen.engine.parallel.opening import open_engine
 from sharegen.errors import CapacityError, ModelError, RequestError, UsageError
 from sharegen.outputs import BeamSearchOutput, CompletionOutput, RequestOutput
 from sharegen.prompts import (
@@ -68,6 +67,9 @@ from sharegen.workload.conversation import ChatOptions
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
+    from sharegen.engine.engine import Engine
+    from sharegen.engine.model.loaded import LoadedModel
 
 DECLARED_IN = (EngineConfig, CheckpointParameters, LoadParameters, WorkerParameters)
 """Where the arguments of LLM are declared."""
@@ -155,6 +157,16 @@ class LLM:
         said |= {"seed": seed or 0, "dtype": str(dtype).removeprefix("torch.")}
         names = declared(EngineConfig).keys() & said.keys()
         config = EngineConfig(**{name: said[name] for name in names})
+        named = isinstance(model, (str, os.PathLike))
+        is_alone = workers in (None, 1) and ray is None and tensor_parallel_size == 1
+        is_open = compile is None and not (deterministic or enforce_eager or show_model)
+        if named and ray is None:
+            found = model_on_disk(model, revision)  # type: ignore[arg-type]
+            if found is not None:
+                read_ahead(found)
+        import_engine(str(device), compiles=False, shards=True, here=named and is_alone)
+        from sharegen.engine.model.checkpoint.tokenizer import load_tokenizer
+
         try:
             self.tokenizer = load_tokenizer(
                 model, tokenizer, trust_remote_code=trust_remote_code, revision=revision
@@ -164,23 +176,20 @@ class LLM:
                 raise
             self.tokenizer = None  # prompts of token ids need none; others say that it is missing
         options: Any = {name: said[name] for name in _LOADING}
-        named = isinstance(model, (str, os.PathLike))
         self._name = os.fspath(model) if named else type(model).__name__  # type: ignore[arg-type]
         self._ranks = tensor_parallel_size
         self._seed = config.seed
         self._request_ids = map(str, count())
         self._calls = 0  # of generate, chat and stream that have drawn
         setting = Setting(model, self.tokenizer, config, ranks=tensor_parallel_size, **options)
-        if ray is None and workers is None:
-            workers = 1
         self._compiled: Setting | None = None  # of the engine that takes this one's place
         self._saved = 0.0  # seconds that it would have saved in the calls until now
-        is_alone = workers == 1 and ray is None and tensor_parallel_size == 1
-        is_open = compile is None and not (deterministic or enforce_eager or show_model)
         if named and is_alone and is_open:
             self._compiled = setting
             setting = replace(setting, config=replace(config, compile=False))
-        self._engine: Engine | Driver | None = open_engine(setting, workers, ray=ray)
+        if ray is None and workers is None:
+            workers = 1
+        self._engine: Engine | Driver | None = _open(setting, workers, ray)
         if str(self._model.device) == "cpu":
             self._compiled = None
 
@@ -554,7 +563,7 @@ class LLM:
         self.close()
         gc.collect()  # its weights leave the GPU before they come again
         self._compiled = None
-        self._engine = open_engine(setting, 1)
+        self._engine = _open(setting, 1)
         if self.fingerprint != fingerprint:
             self.close()
             raise ModelError(
@@ -567,6 +576,13 @@ class LLM:
             if error is not None:
                 with named(index, len(requests) > 1):
                     raise error
+
+
+def _open(setting: Setting, workers: int | Literal["auto"] | None, ray: str | None = None) -> Any:
+    """The engine of a setting. Who imports this module need not wait for what makes one."""
+    from sharegen.engine.parallel.opening import open_engine
+
+    return open_engine(setting, workers, ray=ray)
 
 
 def _rows(params: Params) -> int:

@@ -16,7 +16,6 @@ from typing import Any
 from sharegen.engine.core.random_key import row_key
 from sharegen.engine.core.request import BeamSearchParams, Params, Request, SamplingParams
 from sharegen.errors import CapacityError, ModelError, RequestError
-from sharegen.workload.chat import chat_text
 from sharegen.workload.conversation import ChatOptions, conversation
 from sharegen.workload.prompt import token_ids
 from sharegen.workload.template import RenderError
@@ -85,6 +84,8 @@ def _chat_prompt(turns: Any, tokenizer: Any, options: ChatOptions) -> Prompt:
         options.check(turns_read)
     except (RenderError, TypeError) as error:
         raise RequestError(str(error)) from None
+    from sharegen.workload.chat import chat_text  # which needs transformers
+
     text = chat_text(tokenizer, turns_read, options)
     # The template writes its own special tokens, the first one included.
     [ids] = token_ids([text], tokenizer, begin=False)

@@ -19,6 +19,7 @@ import sharegen
 from sharegen import LLM, BeamSearchParams, SamplingParams
 from sharegen import llm as llm_module
 from sharegen.engine.model.checkpoint.tokenizer import load_tokenizer
+from sharegen.engine.parallel import opening
 from sharegen.engine.parallel.messages import Setting
 from sharegen.engine.parallel.opening import open_engine
 from sharegen.errors import CapacityError, ModelError, RequestError, UsageError
@@ -530,7 +531,7 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> list[Setting]:
         made.append(setting)
         return open_engine(setting, *arguments, **named)
 
-    monkeypatch.setattr(llm_module, "open_engine", noted)
+    monkeypatch.setattr(opening, "open_engine", noted)
     return made
 
 

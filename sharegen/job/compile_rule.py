@@ -16,7 +16,7 @@ from sharegen.engine.model.compile.rule import (
     saved_seconds,
     shape_in,
 )
-from sharegen.job.model_files import model_on_disk
+from sharegen.engine.model.starting.on_disk import model_on_disk
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.sampling_section import Sampling
 
@@ -53,7 +53,7 @@ def shape_on_disk(configuration: Configuration) -> ModelShape | None:
 
     None where it is not on this machine, or says it otherwise.
     """
-    model = model_on_disk(configuration)
+    model = model_on_disk(str(configuration.model), configuration.revision)
     try:
         config = None if model is None else json.loads((model / "config.json").read_bytes())
     except (OSError, ValueError):  # who loads the model says it

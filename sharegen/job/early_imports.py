@@ -14,7 +14,7 @@ from typing import Any
 
 from sharegen.common.cores import available_cores
 from sharegen.engine.parallel.copies import SERVER
-from sharegen.job.imports import has_cpu_alone
+from sharegen.engine.parallel.imports import has_cpu_alone
 
 _FEW = 50  # rows: with so few a job has hardly ever the tokens that make workers pay
 

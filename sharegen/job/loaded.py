@@ -18,6 +18,7 @@ from sharegen.common.start_clock import START, WORKERS, with_engine
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.core.lengths import Lengths
 from sharegen.engine.model.compile.rule import shape_of
+from sharegen.engine.model.starting.on_disk import model_on_disk
 from sharegen.engine.model.starting.read_ahead import read_ahead
 from sharegen.engine.parallel.copies import ForkServer
 from sharegen.errors import DataError
@@ -41,7 +42,6 @@ from sharegen.job.machine import (
     single,
     versions,
 )
-from sharegen.job.model_files import model_on_disk
 from sharegen.job.outcome import all_failed
 from sharegen.job.pending import PendingProblem, admitted, earlier_progress, pending_problems
 from sharegen.job.recording import record_of
@@ -96,13 +96,13 @@ class LoadedJob:
         started = time.monotonic()
         samplings = [problem.sampling for problem in content.workload.problems]
         configuration = content.configuration
-        model = model_on_disk(configuration)
+        model = model_on_disk(str(configuration.model), configuration.revision)
         if model is not None and configuration.machine.ray is None:
             read_ahead(model)
         if not on_cpu(configuration):
             configuration = with_compile(configuration, samplings, shape_on_disk(configuration))
         computes = workers_of(configuration, samplings) == 1
-        import_engine(configuration, computes)  # before what imports all of it
+        import_engine(configuration, computes, here=computes)  # before what imports all of it
         from sharegen.engine.config import EngineConfig
         from sharegen.engine.verifying import Verification
 

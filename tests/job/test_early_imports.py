@@ -20,7 +20,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[ForkServer]:
     found: list[ForkServer] = []
     monkeypatch.setattr(ForkServer, "begin", lambda server: found.append(server))
     monkeypatch.setattr(early_imports, "available_cores", lambda: 2)
-    monkeypatch.setattr("sharegen.job.imports._may_have_gpu", lambda: False)
+    monkeypatch.setattr("sharegen.engine.parallel.imports._may_have_gpu", lambda: False)
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     return found
 
@@ -51,7 +51,7 @@ def test_they_are_not_begun_where_torch_is_here_or_on_one_core_or_beside_a_gpu(
 ) -> None:
     for where, name, value in (
         (early_imports, "available_cores", lambda: 1),
-        (sys.modules["sharegen.job.imports"], "_may_have_gpu", lambda: True),
+        (sys.modules["sharegen.engine.parallel.imports"], "_may_have_gpu", lambda: True),
     ):
         with monkeypatch.context() as only:
             only.setattr(where, name, value)
