@@ -134,6 +134,8 @@ class Prepared:
             check_any_tree(model, config.deterministic)
         if config.deterministic:
             check_deterministic(model)
+            if model.ranks is not None:
+                model.ranks.sum_in_order()
         blocks = block_format(
             model.layers, model.dtype, config.kv_cache_dtype, why_no_latents(model, config) is None
         )

@@ -3,8 +3,9 @@ sample.
 
 The mode decides all that decides about the order of sums by what a sample has above it, never by
 the batch: attention's tile and cuts (`kernels/attention_plan.py`), what is read per sequence
-(`PrefixCache`), where chunks of prompts begin (`PrefillQueue`), and that a preempted sample gets
-its KV as it was. On a CPU in float32 that holds without it, up to so many threads.
+(`PrefixCache`), where chunks of prompts begin (`PrefillQueue`), that ranks' numbers are added up in
+the order of the ranks, and that a preempted sample gets its KV as it was. On a CPU in float32 that
+holds without it, up to so many threads.
 """
 
 from __future__ import annotations
@@ -19,8 +20,6 @@ from sharegen.errors import UsageError
 
 MOST_THREADS = 2
 """Of an engine on a CPU, up to which torch rounds a row alike among any number of others."""
-
-_MOST_RANKS = 2  # a + b and b + a are the same bits; three numbers have several sums
 
 _SEEN_PACKAGES = ("fla",)  # whose kernels of states gave the same bits in any batch on a GPU
 
@@ -44,12 +43,6 @@ def check_deterministic(model: LoadedModel) -> None:
         raise UsageError(
             f"deterministic: this GPU (sm_{major}{minor}) has no kernels whose bits do not depend "
             "on the batch: leave it out, or use a GPU of sm_80 or later"
-        )
-    if model.ranks is not None and model.ranks.size > _MOST_RANKS:
-        raise UsageError(
-            f"deterministic: {model.ranks.size} ranks add up their numbers in an order that "
-            "depends on where a row lies in the batch: give --tensor-parallel-size "
-            f"{_MOST_RANKS} at most, or leave it out"
         )
     packages = [name for name in installed_kernels() if name not in _SEEN_PACKAGES]
     if model.mixers and packages:

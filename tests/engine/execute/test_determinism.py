@@ -16,11 +16,10 @@ from sharegen.engine.model.states import first_forms
 from sharegen.errors import UsageError
 
 
-def model(device: str = "cuda", ranks: int | None = None, **fields: Any) -> Any:
-    size = None if ranks is None else SimpleNamespace(size=ranks)
+def model(device: str = "cuda", **fields: Any) -> Any:
     config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(**fields))
     default = {"dtype": torch.bfloat16, "mixers": [], "config": config}
-    return SimpleNamespace(device=torch.device(device), ranks=size, **(default | fields))
+    return SimpleNamespace(device=torch.device(device), ranks=None, **(default | fields))
 
 
 @pytest.fixture
@@ -46,12 +45,6 @@ def test_a_card_without_the_kernels(card: Any) -> None:
     card(7, 5)
     with pytest.raises(UsageError, match=r"sm_75.*sm_80 or later"):
         check_deterministic(model())
-
-
-def test_ranks_whose_sums_have_several_orders(card: Any) -> None:
-    check_deterministic(model(ranks=2))
-    with pytest.raises(UsageError, match=r"4 ranks.*--tensor-parallel-size 2"):
-        check_deterministic(model(ranks=4))
 
 
 def test_other_packages_kernels_of_states_are_told_of(

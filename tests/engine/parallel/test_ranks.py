@@ -101,6 +101,26 @@ def test_the_samples_of_one(name: str, ranks: int, tmp_path: Path) -> None:
         engine.close()
 
 
+@pytest.mark.turn(2)
+def test_bits_of_four_ranks_do_not_depend_on_the_batch(tmp_path: Path) -> None:
+    """In how many rows a sample is drawn, and in which of them, changes no log-probability."""
+    make_tiny("llama").save_pretrained(tmp_path)
+    requests = job(replace(DRAWN, logprobs=0), samples=3)
+    found = []
+    for rows, asked in ((16, requests), (3, requests[::-1])):
+        config = replace(CONFIG, max_sequences=rows, deterministic=True)
+        load = partial(load_model, str(tmp_path))
+        engine = engine_of_ranks(load, ["cpu"] * 4, None, config)
+        try:
+            drawn = engine.generate(asked)
+            found.append(
+                {(c.request.key, c.sample): (c.token_ids, c.cumulative_logprob) for c in drawn}
+            )
+        finally:
+            engine.close()
+    assert found[0] == found[1]
+
+
 def job(params: SamplingParams, samples: int = 4, prompts: int = 10) -> list[Request]:
     stem = list(range(20, 37))
     return [Request(i, [*stem, 40 + i % 3, 50 + i], params, range(samples)) for i in range(prompts)]

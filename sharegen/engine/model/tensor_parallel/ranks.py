@@ -6,7 +6,9 @@ the whole engine on its shard; sums and gathered tensors make the shards one mod
 All ranks hold the same bits after an all-reduce, or their engines would part ways: each element is
 summed on one rank alone, which then hands the sum to all. So do gloo's ring, NCCL's rings and trees
 and symmetric memory's two-shot kernel; two ranks, for whom there is one order alone, may each sum
-all. NVLink multicast, which sums inside the switch, stays off.
+all. In which order more ranks are added depends there on where an element lies, and so a row's bits
+on its place in the batch. Where these may not, every rank fetches the numbers of all and adds them
+up in the order of the ranks. NVLink multicast, which sums inside the switch, stays off.
 """
 
 from __future__ import annotations
@@ -44,7 +46,11 @@ Linear = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 _groups: dict[str, dist.ProcessGroup] = {}  # by name: compiled code carries names
 _symmetric: dict[str, SymmetricSum] = {}  # the same, where the GPUs share memory
 _linears: dict[str, Linear] = {}  # the same, where products are not the library's
+_in_order: set[str] = set()  # the same, where sums are added up in the order of the ranks
 _alone = False
+
+_OF_ONE_ORDER = 2  # ranks, at most: a + b and b + a are the same bits
+_PIECE = 1 << 22  # numbers that are fetched from all ranks at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +69,7 @@ class Ranks:
 
     def begin(self) -> None:
         """Prepare for a forward of the model's shard."""
-        shared = None if _alone else _symmetric.get(self._name)
+        shared = None if _alone else _shared(self._name)
         if shared is not None:
             shared.begin()
 
@@ -80,6 +86,11 @@ class Ranks:
     def multiply_by(self, linear: Linear) -> None:
         """From here on the products that are summed are what this gives."""
         _linears[self._name] = linear
+
+    def sum_in_order(self) -> None:
+        """From here on an element's sum does not depend on where it lies, or on what is beside."""
+        if self.size > _OF_ONE_ORDER:
+            _in_order.add(self._name)
 
     def fp8_linear_sum(
         self, x: torch.Tensor, weight: torch.Tensor, weight_scale: torch.Tensor
@@ -178,6 +189,8 @@ def connect(
     _groups[group.group_name] = group
     if on_gpu:
         _share_memory(ranks)
+    else:
+        ranks.sum_in_order()  # a sample's bits never depend on its batch there
     return ranks
 
 
@@ -214,6 +227,7 @@ def disconnect() -> None:
     """Leave the ranks. No captured graph may hold a collective any more: it would be waited for."""
     _groups.clear()
     _linears.clear()
+    _in_order.clear()
     _symmetric.clear()
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -228,6 +242,7 @@ def abort() -> None:
         groups = list(_groups.values())
         _groups.clear()
         _linears.clear()
+        _in_order.clear()
         waiting = [Thread(target=shared.let_go) for shared in _symmetric.values()]
         for thread in waiting:  # beside, for each may wait for what the other lets go
             thread.start()
@@ -261,11 +276,11 @@ def alone() -> Iterator[None]:
 def _all_reduce(x: torch.Tensor, group: str) -> None:
     if _alone:
         return
-    shared = _symmetric.get(group)
+    shared = _shared(group)
     if shared is not None and shared.takes(x.numel(), x.dtype):
         shared.add_up(x)
     else:
-        dist.all_reduce(x, group=_groups[group])
+        _add_up(x, group)
 
 
 @torch.library.custom_op("sharegen::linear_sum", mutates_args=())
@@ -376,15 +391,44 @@ def _sum_of(
 
     A product is computed where it is summed, which spares a copy.
     """
-    shared = None if _alone else _symmetric.get(group)
+    shared = None if _alone else _shared(group)
     flat = out.view(-1, out.shape[-1])
     if shared is not None and shared.takes(out.numel(), out.dtype):
         shared.add_up_products(product, flat, base)
         return out
     product(flat)
     if not _alone:
-        dist.all_reduce(out, group=_groups[group])
+        _add_up(out, group)
     return out if base is None else out.add_(base)
+
+
+def _shared(group: str) -> SymmetricSum | None:
+    """What sums by memory that the GPUs share, where it may choose the order."""
+    return None if group in _in_order else _symmetric.get(group)
+
+
+def _add_up(x: torch.Tensor, group: str) -> None:
+    """Write the sum of all ranks' x over x, which is contiguous.
+
+    In order it is kept in float32 and rounded once; piece by piece, which changes no element, for
+    the numbers of all ranks together are more than a step has memory for.
+    """
+    if group not in _in_order:
+        dist.all_reduce(x, group=_groups[group])
+        return
+    for piece in x.view(-1).split(_PIECE):
+        first, *others = _fetch(piece[None], _groups[group].size(), group)
+        total = first.float()
+        for each in others:
+            total += each
+        piece.copy_(total)
+
+
+def _fetch(x: torch.Tensor, ranks: int, group: str) -> torch.Tensor:
+    """All ranks' x [1, ...], in the order of the ranks: [ranks, ...]."""
+    functional = torch.ops._c10d_functional
+    found: torch.Tensor = functional.wait_tensor(functional.all_gather_into_tensor(x, ranks, group))
+    return found
 
 
 @torch.library.custom_op("sharegen::gather_last", mutates_args=())
@@ -393,11 +437,7 @@ def _gather_last(x: torch.Tensor, size: int, ranks: int, group: str) -> torch.Te
     if x.shape[-1] < longest:
         x = nn.functional.pad(x, (0, longest - x.shape[-1]))
     x = x[None].contiguous()
-    functional = torch.ops._c10d_functional
-    if _alone:
-        shards = x.expand(ranks, *x.shape[1:])
-    else:
-        shards = functional.wait_tensor(functional.all_gather_into_tensor(x, ranks, group))
+    shards = x.expand(ranks, *x.shape[1:]) if _alone else _fetch(x, ranks, group)
     lengths = [share(size, rank, ranks)[1] for rank in range(ranks)]
     return torch.cat([shard[..., :n] for shard, n in zip(shards, lengths, strict=True)], -1)
 
