@@ -35,6 +35,7 @@ from sharegen.engine.core.request import (
     Request,
     SamplingParams,
 )
+from sharegen.engine.model.checkpoint.folder import check_name
 from sharegen.engine.model.compile.rule import (
     COMPILING_SECONDS,
     UNBOUNDED,
@@ -160,8 +161,9 @@ class LLM:
         named = isinstance(model, (str, os.PathLike))
         is_alone = workers in (None, 1) and ray is None and tensor_parallel_size == 1
         is_open = compile is None and not (deterministic or enforce_eager or show_model)
-        if named and ray is None:
-            found = model_on_disk(model, revision)  # type: ignore[arg-type]
+        if isinstance(model, (str, os.PathLike)) and ray is None:
+            check_name(model)
+            found = model_on_disk(model, revision)
             if found is not None:
                 read_ahead(found)
         import_engine(str(device), compiles=False, shards=True, here=named and is_alone)

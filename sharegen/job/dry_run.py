@@ -11,6 +11,7 @@ from sharegen.common.log import log
 from sharegen.common.names import listed, nearest
 from sharegen.common.shard import Shard
 from sharegen.engine.cache.prefix_tree import PrefixTree
+from sharegen.engine.model.checkpoint.folder import check_name
 from sharegen.errors import DataError, RequestError
 from sharegen.job.cut import Cut
 from sharegen.job.default_journal import find_journal
@@ -66,6 +67,7 @@ def _plan(
     gpu_memory: int | None,
 ) -> SharingPlan:
     """The plan of a workload. settled: which of its gold answers are known, once that is asked."""
+    check_name(str(configuration.model))
     import_engine(configuration, computes=False)
     import torch
 

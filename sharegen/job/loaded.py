@@ -17,6 +17,7 @@ from sharegen.common.parameters.parameter import values_of
 from sharegen.common.start_clock import START, WORKERS, with_engine
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.core.lengths import Lengths
+from sharegen.engine.model.checkpoint.folder import check_name
 from sharegen.engine.model.compile.rule import shape_of
 from sharegen.engine.model.starting.on_disk import model_on_disk
 from sharegen.engine.model.starting.read_ahead import read_ahead
@@ -96,9 +97,11 @@ class LoadedJob:
         started = time.monotonic()
         samplings = [problem.sampling for problem in content.workload.problems]
         configuration = content.configuration
-        model = model_on_disk(str(configuration.model), configuration.revision)
-        if model is not None and configuration.machine.ray is None:
-            read_ahead(model)
+        if configuration.machine.ray is None:
+            check_name(str(configuration.model))
+            model = model_on_disk(str(configuration.model), configuration.revision)
+            if model is not None:
+                read_ahead(model)
         if not on_cpu(configuration):
             configuration = with_compile(configuration, samplings, shape_on_disk(configuration))
         computes = workers_of(configuration, samplings) == 1

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,6 +34,13 @@ try:
     LLM("model", block_size=0)
 except Exception as error:
     assert "block_size" in str(error), error
+for wrong in ("./no/such", "no/such/model", "none.gguf"):
+    try:
+        LLM(wrong)
+    except Exception as error:
+        assert str(error).startswith("no f"), error
+    else:
+        raise AssertionError(wrong)
 found = [name for name in {_HEAVY!r} if name in sys.modules]
 assert not found, found
 """
@@ -95,3 +103,17 @@ def test_a_cpu_is_all_there_is_without_a_device_file(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(imports.sys, "platform", "linux")
     monkeypatch.setattr(imports, "_GPUS", ("/nowhere/at/all",))
     assert has_cpu_alone("auto") and has_cpu_alone("cpu") and not has_cpu_alone("cuda:0")
+
+
+@pytest.mark.turn(2)
+@pytest.mark.parametrize("command", ["run", "plan"])
+def test_a_command_says_before_torch_is_imported_that_a_folder_is_not_there(
+    command: str, tmp_path: Path
+) -> None:
+    asked = [sys.executable, "-X", "importtime", "-m", "sharegen", command, "self-consistency"]
+    done = subprocess.run(
+        [*asked, "--model", "./none"], capture_output=True, text=True, cwd=tmp_path, timeout=100
+    )
+    assert done.returncode == 1 and "no folder ./none" in done.stderr
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "sharegen" in imported and "torch" not in imported

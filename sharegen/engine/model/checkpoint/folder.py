@@ -7,6 +7,7 @@ what transformers does with one that makes no sense is not always an error, nor 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,27 @@ _MAX_INTEGER = 10**40
 """Some write 10**30 for no limit."""
 
 _MAX_DEPTH = 64
+
+
+def check_name(name: str | os.PathLike[str]) -> None:
+    """Raise ModelError for the name of a model that cannot be one, as far as files say it."""
+    path = Path(os.path.expanduser(name))
+    if path.is_dir():
+        check_folder(path)
+    elif not path.exists():
+        refuse_path(os.fspath(name))
+
+
+def refuse_path(missing: str) -> None:
+    """Raise ModelError where a name that is nobody's here is a path, and no model's on the hub."""
+    if Path(missing).suffix.lower() == ".gguf":
+        raise ModelError(f"no file {missing}: give a GGUF file, a model folder or a hub id")
+    if (
+        missing.startswith((".", "/", "~"))
+        or missing.count("/") > 1
+        or (os.sep != "/" and os.sep in missing)
+    ):
+        raise ModelError(f"no folder {missing}: give a model folder or a hub id like owner/name")
 
 
 def check_folder(folder: Path) -> None:

@@ -29,7 +29,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig
 
 from sharegen.common.hub import hub_is_reachable
-from sharegen.engine.model.checkpoint.folder import check_folder
+from sharegen.engine.model.checkpoint.folder import check_folder, refuse_path
 from sharegen.engine.model.checkpoint.gguf import (
     begins_as_gguf,
     check_gguf,
@@ -114,14 +114,7 @@ def locate(
         return Source(str(folder), None, trust_remote_code, gguf=folder)
     if folder.exists():
         raise ModelError(f"model {text} is a file: give the folder that holds config.json")
-    if folder.suffix.lower() == ".gguf":
-        raise ModelError(f"no file {text}: give a GGUF file, a model folder or a hub id")
-    if (
-        text.startswith((".", "/", "~"))
-        or text.count("/") > 1
-        or (os.sep != "/" and os.sep in text)
-    ):
-        raise ModelError(f"no folder {text}: give a model folder or a hub id like owner/name")
+    refuse_path(text)
     try:
         validate_repo_id(text)
     except HFValidationError:
