@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -100,6 +102,45 @@ def test_in_few_rows(engine: Engine, place: Path) -> None:
     found = draw(small, requests())
     small.close()
     assert found == together
+
+
+def test_what_an_earlier_call_has_left(engine: Engine) -> None:
+    """Its prompts lie in the prefix cache: whoever finds them there draws the same."""
+    together = draw(engine, requests())
+    saved = engine.stats.prompt_tokens_found
+    warm = {
+        (done.request.key, done.sample): (done.token_ids, done.cumulative_logprob)
+        for done in engine.generate(requests())
+    }
+    assert engine.stats.prompt_tokens_found > saved
+    assert warm == together
+
+
+@pytest.mark.filterwarnings("ignore:out of memory")
+def test_steps_that_find_no_memory(place: Path) -> None:
+    """Three of them are taken back, and done in parts."""
+    usual, short = engine_of(place, 256), engine_of(place, 256)
+    together = draw(usual, requests())
+    usual.close()
+    for name, failing in (("prefill", {1}), ("decode", {3, 20})):
+        setattr(short.runner, name, _without_memory(getattr(short.runner, name), failing))
+    found = draw(short, requests())
+    assert short.stats.shrinks == 3
+    short.close()
+    assert found == together
+
+
+def _without_memory(forward: Callable[..., Any], failing: set[int]) -> Callable[..., Any]:
+    """forward, but for those of its calls that compute and then find no memory."""
+    calls = count()
+
+    def run(batch: object) -> object:
+        drawn = forward(batch)
+        if next(calls) in failing:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return drawn
+
+    return run
 
 
 def test_forks(engine: Engine) -> None:

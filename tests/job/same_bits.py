@@ -20,6 +20,7 @@ from transformers import (
     Qwen3NextConfig,
 )
 
+from sharegen.common.shard import Shard
 from sharegen.job.run_job import run_job
 from sharegen.workload.configuration import Configuration, resolve
 from tests.tiny import tiny_tokenizer
@@ -164,6 +165,12 @@ def ways_of(place: Path, size: Size, cache: int, **machine: Any) -> dict[str, Pu
             run_job(job_of(place, size, samples, max_sequences=between, **machine), path)
         return "1, a third and all samples"
 
+    def in_shards(path: Path) -> str:
+        job = job_of(place, size, size.samples, max_sequences=between, **machine)
+        parts = [run_job(job, path, shard=Shard(index, 2)).path for index in (1, 2)]
+        path.write_text("".join(part.read_text() for part in parts))
+        return "two shards"
+
     def all_of_it(path: Path) -> str:
         """Fewer rows, killed, then more samples with other rows and too little memory."""
         some = size.samples // 3
@@ -176,6 +183,7 @@ def ways_of(place: Path, size: Size, cache: int, **machine: Any) -> dict[str, Pu
     return {
         "at once": at_once, "all of it": all_of_it, "few rows": lambda path: at_once(path, few),
         "killed and resumed": killed_and_resumed, "preempted": preempted, "extended": extended,
+        "in shards": in_shards,
     }  # fmt: skip
 
 

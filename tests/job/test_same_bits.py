@@ -29,7 +29,7 @@ def test_few_rows_a_kill_preemption_and_more_samples_change_no_byte(
     ways["at once"](tmp_path / "at once.jsonl")
     wanted = lines(tmp_path / "at once.jsonl")
     assert len(wanted) == TINY.prompts * TINY.samples
-    for way in ("preempted", "all of it"):
+    for way in ("preempted", "in shards", "all of it"):
         said = ways[way](tmp_path / f"{way}.jsonl")
         assert differing(wanted, tmp_path / f"{way}.jsonl") == 0, said
         # States take so much of a hybrid's memory that admission leaves room for all.

@@ -48,7 +48,7 @@ PRECISIONS: dict[str, dict[str, Any]] = {
 }
 MATRIX = [(kind, how) for how in ("bf16", "fp8") for kind in KINDS] + [("dense", "fp16")]
 MATRIX += [(kind, "bf16") for kind in WINDOWED]
-EACH = ("few rows", "killed and resumed", "preempted", "extended")
+EACH = ("few rows", "killed and resumed", "preempted", "extended", "in shards")
 
 _places: dict[str, Path] = {}
 _wanted: dict[tuple[str, ...], list[str]] = {}
