@@ -52,7 +52,7 @@ def import_transformers(compiles: bool = False, shards: bool = False) -> None:
     before = set(sys.modules)
     standing = _images()
     if not compiles:
-        standing += for_compiler(torch)
+        standing += for_compiler()
     if not shards:
         standing += for_symbols()
     try:

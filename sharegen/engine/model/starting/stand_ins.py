@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import operator
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,18 +27,17 @@ _META = ("torch", "torch._prims", "torch._prims_common", "torch._prims_common.wr
 """Where torch computes on its meta device: they import within functions, with every call."""
 
 
-def for_compiler(torch: Any) -> list[StandIn]:
-    """For the compiler, where nobody has it already."""
-    return [] if _COMPILER in sys.modules else [_Compiler(torch)]
+def for_compiler() -> list[StandIn]:
+    """For the compiler, where torch is imported and nobody has it already."""
+    return [] if _COMPILER in sys.modules else [_Compiler()]
 
 
 def for_symbols() -> list[StandIn]:
     """For SymPy and what imports it, where nobody has them already."""
-    spec = find_spec(_SYMPY)
-    if spec is None or _SYMPY in sys.modules or _SHAPES in sys.modules:
+    if _SYMPY in sys.modules or _SHAPES in sys.modules or find_spec(_SYMPY) is None:
         return []
     importlib.import_module(_SHAPES.rpartition(".")[0])
-    return [_Shapes(), _Symbols(spec)]
+    return [_Shapes(), _Symbols()]
 
 
 class StandIn(ModuleType):
@@ -48,23 +46,19 @@ class StandIn(ModuleType):
     """
 
     def __init__(
-        self,
-        name: str,
-        known: Mapping[str, Any],
-        askers: Sequence[str] | None = None,
-        path: Sequence[str] | None = None,
+        self, name: str, known: Mapping[str, Any], askers: Sequence[str] | None = None
     ) -> None:
-        """known: what the stand-in has, for the modules `askers`, or for all. path: of a package,
-        where its modules are.
-        """
+        """known: what the stand-in has, for the modules `askers`, or for all."""
         super().__init__(name)
-        if path is not None:
-            self.__path__ = list(path)
         self._known = known
         self._askers = askers
-        sys.modules[name] = self
         package, _, self._own_name = name.rpartition(".")
         self._package = sys.modules.get(package)
+        if self._package is not None or not package:  # who looks whether it is there finds it
+            self.__spec__ = find_spec(name)
+            if self.__spec__ is not None and self.__spec__.submodule_search_locations:
+                self.__path__ = list(self.__spec__.submodule_search_locations)
+        sys.modules[name] = self
         if self._package is not None:
             setattr(self._package, self._own_name, self)
         self._finder = _Submodules(self)
@@ -100,14 +94,13 @@ class _Compiler(StandIn):
     Functions are marked when the compiler comes.
     """
 
-    def __init__(self, torch: Any) -> None:
+    def __init__(self) -> None:
         marks = {
             "allow_in_graph": self._allow_in_graph,
             "assume_constant_result": _assume_constant_result,
             "disable": self._disable,
         }
-        path = [os.path.join(folder, "_dynamo") for folder in torch.__path__]
-        super().__init__(_COMPILER, marks, path=path)
+        super().__init__(_COMPILER, marks)
         self._waiting: list[Callable[[Any], object]] = []
         indexing: Any = ModuleType(_INDEXING)
         indexing.TransformGetItemToIndex = _TransformGetItemToIndex
@@ -209,10 +202,8 @@ def _is_plain(value: Any) -> bool:
 class _Symbols(StandIn):
     """SymPy while torch only asks which numbers are its expressions: none, before it is there."""
 
-    def __init__(self, spec: ModuleSpec) -> None:
-        path = spec.submodule_search_locations or ()
-        super().__init__(_SYMPY, {"Basic": _NoExpression}, _META, path)
-        self.__spec__ = spec  # who looks whether SymPy is installed finds it
+    def __init__(self) -> None:
+        super().__init__(_SYMPY, {"Basic": _NoExpression}, _META)
 
 
 class _NoExpression:

@@ -61,6 +61,7 @@ assert torch.compiler.disable(lambda: 1)() == 1
 """
 
 _A_USERS_OWN = """
+import importlib.util
 import sys
 import types
 from sharegen.engine.model.starting.lean_imports import import_transformers
@@ -69,6 +70,8 @@ import_transformers(shards=True)
 import torch
 import transformers
 
+for name in ("torch._dynamo", "transformers.processing_utils", "transformers.video_utils"):
+    assert importlib.util.find_spec(name).name == name and hasattr(sys.modules[name], "leave")
 assert "torch.distributed.tensor" in sys.modules
 assert "torch._dynamo.symbolic_convert" not in sys.modules and "scipy.optimize" not in sys.modules
 
