@@ -742,7 +742,7 @@ def serve_load(
         list[int] | None,
         typer.Option(
             min=1,
-            help="Processes that ask together (repeatable). One for two cores, and 8 at most.",
+            help="Processes that ask together (repeatable). One for 64 at once, or a core.",
         ),
     ] = None,
     client: Annotated[

@@ -15,12 +15,15 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
+from multiprocessing.synchronize import Barrier
 from typing import Any, Literal
 
 from openai import AsyncOpenAI
 
 Kind = Literal["openai", "raw"]
 Prompt = str | list[int]
+_MADE_SECONDS = 120.0  # for the clients of all processes to be made
+_made: Barrier  # of a client's process: where all of them wait for each other
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,10 @@ class Asking:
 
 @dataclass(frozen=True)
 class LoadResult:
-    """What one process has asked. begin, end: seconds of a clock that all processes have."""
+    """What one process has asked. begin, end: seconds of a clock that all processes have.
+
+    begin: when the clients of all processes were made; none of them had asked before.
+    """
 
     tokens: int
     cpu_seconds: float
@@ -64,15 +70,33 @@ def ask_all(asking: Asking, prompts: Sequence[Prompt], processes: int) -> list[L
     each = -(-len(prompts) // processes)
     parts = [prompts[at : at + each] for at in range(0, len(prompts), each)]
     room = max(1, -(-asking.at_once // len(parts)))
-    with ProcessPoolExecutor(len(parts), get_context("fork")) as clients:
+    fork = get_context("fork")
+    made = fork.Barrier(len(parts))
+    with ProcessPoolExecutor(len(parts), fork, _join, (made,)) as clients:
         return list(clients.map(partial(_ask, asking, room), parts))
 
 
+def _join(made: Barrier) -> None:
+    """Said to each process. Each takes one part, so all of them come."""
+    global _made
+    _made = made
+
+
 def _ask(asking: Asking, room: int, prompts: Sequence[Prompt]) -> LoadResult:
+    if asking.kind == "openai":
+        asyncio.run(_import_client(asking))
+    _made.wait(_MADE_SECONDS)
     begin, cpu = time.monotonic(), time.process_time()
     asked = _by_openai if asking.kind == "openai" else _by_hand
     tokens = asyncio.run(asked(asking, room, prompts))
     return LoadResult(tokens, time.process_time() - cpu, begin, time.monotonic())
+
+
+async def _import_client(asking: Asking) -> None:
+    """What the package imports when it is asked first: a harness that is under way has it."""
+    async with asking.client() as client:
+        await client.models.list()
+        _ = client.completions
 
 
 async def _by_openai(asking: Asking, most: int, prompts: Sequence[Prompt]) -> int:

@@ -34,7 +34,7 @@ _COUNTS = (
 )  # fmt: skip
 _CLIENTS = (1, 8, 64)
 _ARRIVING = 48  # requests of each rate
-_MOST_PROCESSES = 8
+_OF_A_PROCESS = 64  # requests under way; beyond that each costs the openai client more
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def serve_load(
     """
     machine = find_machine(commit)
     prompts, model = load.prompts(), load.model
-    processes = processes or (max(1, min(_MOST_PROCESSES, available_cores() // 2)),)
+    processes = processes or (min(available_cores(), -(-load.at_once // _OF_A_PROCESS)),)
     with spawned(model, *flags) as server:
         measured: list[dict[str, Any]] = []
         for turn, count in enumerate((processes[0], *processes)):
