@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
@@ -13,8 +14,10 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+from sharegen import LLM
 from sharegen.common.structured import StructuredOutputsParams
 from sharegen.engine.config import EngineConfig
+from sharegen.engine.core.lengths import Lengths
 from sharegen.engine.core.request import BeamSearchParams, Request, SamplingParams
 from sharegen.engine.engine import Engine
 from sharegen.engine.model.load import load_model
@@ -62,10 +65,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_place(folder, "dense", REAL, device, torch.bfloat16)
 
 
-def engine_of(place: Path, rows: int) -> Engine:
+def engine_of(place: Path, rows: int, **how: Any) -> Engine:
     config = EngineConfig(
-        max_sequences=rows, kv_cache_memory=1 << 30, compile=False, deterministic=True
-    )
+        max_sequences=rows, compile=False, deterministic=True,
+        **{"kv_cache_memory": 1 << 30} | how,
+    )  # fmt: skip
     model = load_model(str(place), device="cuda", dtype="bfloat16")
     return Engine(model, AutoTokenizer.from_pretrained(place), config)
 
@@ -114,6 +118,49 @@ def test_what_an_earlier_call_has_left(engine: Engine) -> None:
     }
     assert engine.stats.prompt_tokens_found > saved
     assert warm == together
+
+
+@pytest.mark.parametrize("swap_space", [0.0, 0.25])
+def test_preempted(engine: Engine, place: Path, swap_space: float) -> None:
+    """Samples that are longer than it was told, in little memory: their tokens are fed again, or
+    their KV lies in the host's memory meanwhile.
+    """
+    asked = [each for each in requests() if each.beam is None]
+    together = draw(engine, asked)
+    tight = engine_of(place, 256, kv_cache_memory=20 << 20, swap_space=swap_space)
+    found = {
+        (done.request.key, done.sample): (done.token_ids, done.cumulative_logprob)
+        for done in tight.generate(asked, lengths=Lengths(ended=Counter({2: 1 << 20})))
+    }
+    stats = tight.stats
+    tight.close()
+    assert stats.preemptions > 0 and (stats.swaps > 0) == (swap_space > 0)
+    assert found == together
+
+
+@pytest.mark.parametrize("any_tree", [False, True])
+def test_a_seed_in_python(place: Path, any_tree: bool) -> None:
+    """Others of the call's tree draw few samples or many; with any tree they are left out, too."""
+    asked = [each for each in requests() if each.params == PLAIN]
+    prompts = [{"prompt_token_ids": each.prompt_token_ids} for each in asked]
+    prompts += [{"prompt_token_ids": asked[0].prompt_token_ids[: 40 * i]} for i in range(1, 9)]
+    seeded = replace(PLAIN, seed=5, n=4, logprobs=0)
+    with LLM(
+        place, dtype="bfloat16", kv_cache_memory=1 << 30, max_sequences=256, compile=False,
+        deterministic=True, any_tree=any_tree,
+    ) as llm:  # fmt: skip
+
+        def drawn(others: int | None) -> list[object]:
+            """What the first prompt's samples are beside so many of each other one."""
+            llm.reset_prefix_cache()
+            beside = [] if others is None else prompts[1:]
+            params = [seeded, *[replace(seeded, n=others or 1)] * len(beside)]
+            first, *_ = llm.generate([prompts[0], *beside], params)
+            return [(each.token_ids, each.cumulative_logprob) for each in first.outputs]
+
+        many = drawn(20)
+        assert drawn(2) == many
+        assert not any_tree or drawn(None) == many
 
 
 @pytest.mark.filterwarnings("ignore:out of memory")

@@ -34,3 +34,15 @@ def test_few_rows_a_kill_preemption_and_more_samples_change_no_byte(
         assert differing(wanted, tmp_path / f"{way}.jsonl") == 0, said
         # States take so much of a hybrid's memory that admission leaves room for all.
         assert kind == "hybrid" or " 0 preemptions" not in f" {said}", said
+
+
+@pytest.mark.turn(6)
+@pytest.mark.parametrize("kind", ["dense", "MoE"])
+def test_four_ranks(kind: str, tmp_path: Path) -> None:
+    """Whose sums have several orders, and of whom each holds half of the KV."""
+    place = make_place(tmp_path, kind, TINY, "cpu", torch.float32)
+    ways = ways_of(place, TINY, TINY.cache[kind] // 2, device="cpu", tensor_parallel_size=4)
+    ways["at once"](tmp_path / "at once.jsonl")
+    said = ways["all of it"](tmp_path / "all of it.jsonl")
+    assert differing(lines(tmp_path / "at once.jsonl"), tmp_path / "all of it.jsonl") == 0, said
+    assert " 0 preemptions" not in f" {said}", said
