@@ -27,7 +27,7 @@ needs_lm_eval = pytest.mark.skipif(
 def test_without_lm_eval(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in [name for name in sys.modules if name.startswith("sharegen.lm_eval")]:
+    for name in [name for name in sys.modules if name.startswith(("sharegen.lm_eval", "lm_eval."))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delattr(sharegen, "lm_eval", raising=False)  # as an import sets it
     monkeypatch.setitem(sys.modules, "lm_eval", None)
