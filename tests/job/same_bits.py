@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    DeepseekV3Config,
     Gemma2Config,
     GptOssConfig,
     LlamaConfig,
@@ -28,6 +29,8 @@ from tests.tiny import tiny_tokenizer
 KINDS = ("dense", "MoE", "hybrid")
 WINDOWED = ("sinks", "soft caps")
 """gpt-oss and Gemma 2: every other layer has a sliding window, shorter than prompts."""
+UNEQUAL = "unequal heads"
+"""DeepSeek-V3: keys are longer than values, both are made of latents, and there are experts."""
 
 RESULTS = "SHAREGEN_SAME_BITS"
 """Names a file to which each comparison is written as soon as it is made."""
@@ -63,7 +66,7 @@ REAL = Size(
     rows=(1024, 64, 256), window=128,
     cache={
         "dense": 48 << 20, "MoE": 48 << 20, "hybrid": 4 << 30, "sinks": 48 << 20,
-        "soft caps": 48 << 20,
+        "soft caps": 48 << 20, UNEQUAL: 240 << 20,
     },
 )  # fmt: skip
 TINY = Size(
@@ -71,7 +74,7 @@ TINY = Size(
     rows=(64, 2, 8), window=16,
     cache={
         "dense": 9 << 13, "MoE": 9 << 13, "hybrid": 1 << 20, "sinks": 9 << 13,
-        "soft caps": 9 << 13,
+        "soft caps": 9 << 13, UNEQUAL: 30 << 13,
     },
 )  # fmt: skip
 
@@ -101,6 +104,15 @@ def config_of(kind: str, size: Size, **ids: Any) -> PretrainedConfig:
         return Gemma2Config(
             **of_all, sliding_window=size.window, query_pre_attn_scalar=size.head,
             attn_logit_softcapping=50.0, final_logit_softcapping=30.0,
+        )  # fmt: skip
+    if kind == UNEQUAL:
+        return DeepseekV3Config(
+            **of_all | {"num_key_value_heads": size.heads, "head_dim": size.head // 2},
+            moe_intermediate_size=size.expert,
+            n_routed_experts=size.experts, num_experts_per_tok=min(8, size.experts // 2),
+            n_group=1, topk_group=1, first_k_dense_replace=1, q_lora_rank=None,
+            kv_lora_rank=4 * size.head, qk_nope_head_dim=size.head, v_head_dim=size.head,
+            qk_rope_head_dim=size.head // 2,
         )  # fmt: skip
     return Qwen3NextConfig(
         **of_all, **experts, shared_expert_intermediate_size=size.expert,

@@ -24,6 +24,7 @@ from sharegen.job.run_job import run_job
 from tests.job.same_bits import (
     KINDS,
     REAL,
+    UNEQUAL,
     WINDOWED,
     differing,
     first_difference,
@@ -47,7 +48,7 @@ PRECISIONS: dict[str, dict[str, Any]] = {
     "fp16": {"dtype": "float16"},
 }
 MATRIX = [(kind, how) for how in ("bf16", "fp8") for kind in KINDS] + [("dense", "fp16")]
-MATRIX += [(kind, "bf16") for kind in WINDOWED]
+MATRIX += [(kind, "bf16") for kind in (*WINDOWED, UNEQUAL)]
 EACH = ("few rows", "killed and resumed", "preempted", "extended", "in shards")
 
 _places: dict[str, Path] = {}
