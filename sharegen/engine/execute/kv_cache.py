@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from sharegen.engine.cache.block_format import BlockFormat
 from sharegen.engine.model.attention.layer_spec import LayerSpec
 from sharegen.engine.model.attention.spreading import latents_per_token
 from sharegen.errors import UsageError
@@ -16,27 +16,6 @@ from sharegen.kernels.cost import most_latent_readers
 from sharegen.kernels.fp8_blocks import FP8Blocks, exponent_bytes
 
 _FP8_CAPABILITY = (8, 9)
-
-
-@dataclass(frozen=True)
-class BlockFormat:
-    """What the pool's blocks are made of.
-
-    token_bytes: bytes of one token in such a block, in all layers. blocks_per_full: how many of the
-    blocks take the memory of one full block; 1 where all blocks are full ones. latents: whether
-    they hold latents. readers: the most samples for which a prompt that they alone read lies in
-    such blocks.
-    """
-
-    token_bytes: int
-    blocks_per_full: int = 1
-    latents: bool = False
-    readers: int = 1
-
-    @property
-    def shared_token_bytes(self) -> int:
-        """Bytes of a token in a full block, which several sequences read."""
-        return self.token_bytes * self.blocks_per_full
 
 
 def check_kv_cache_dtype(kv_cache_dtype: str, device: torch.device) -> None:
