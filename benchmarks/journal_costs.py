@@ -17,8 +17,6 @@ from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
 
-import torch
-
 from sharegen.engine.core.request import Completion, Request, SamplingParams
 from sharegen.job.imports import import_engine
 from sharegen.job.job_content import JobContent
@@ -84,7 +82,7 @@ def _write(
     for completion in completions:
         begun = time.thread_time()
         problem = asked[completion.request.key]
-        record = record_of(completion, problem, configuration, torch.bfloat16)
+        record = record_of(completion, problem, configuration, "bfloat16")
         made = time.thread_time()
         journal.append(record)
         recording += made - begun

@@ -16,6 +16,7 @@ from sharegen.common.parameters.parameter import values_of
 from sharegen.engine.parallel.ahead import ModelAhead
 from sharegen.engine.parallel.copies import SERVER, ForkServer
 from sharegen.engine.parallel.early import EARLY, WORKER
+from sharegen.engine.parallel.outline import CPU, ModelOutline
 from sharegen.errors import UsageError
 from sharegen.job.imports import import_engine, on_cpu
 from sharegen.workload.configuration import Configuration
@@ -54,12 +55,16 @@ class EngineSpec:
     ranks: int = 1
 
     @classmethod
-    def of(cls, configuration: Configuration, samplings: Sequence[Sampling]) -> EngineSpec:
+    def of(
+        cls, configuration: Configuration, samplings: Sequence[Sampling], are_copies: bool = False
+    ) -> EngineSpec:
         """The engines that the configuration asks for.
 
-        samplings: how each problem that the job asks, at most, is sampled.
+        samplings: how each problem that the job asks, at most, is sampled. are_copies: whether it
+        is known that they are copies on this machine's CPU: then torch is not imported.
         """
-        import_engine(configuration)
+        if not are_copies:
+            import_engine(configuration)
         import torch
 
         from sharegen.engine.model.checkpoint.source import resolve_device
@@ -78,7 +83,7 @@ class EngineSpec:
             cluster = Cluster(machine.ray)
             device = torch.device(cluster.device_of(machine.device))
             return cls(asked if isinstance(asked, int) else None, True, device, cluster, ranks)
-        device = resolve_device(machine.device)
+        device = CPU if are_copies else resolve_device(machine.device)
         if isinstance(asked, int):
             return cls(asked, asked > 1 or ranks > 1, device, ranks=ranks)
         if device.type == "cuda" or ranks > 1:
@@ -153,6 +158,7 @@ def _load_ahead(server: ForkServer, configuration: Configuration) -> None:
             model=model,
             **values_of(CheckpointParameters, configuration),
             **values_of(LoadParameters, configuration.machine),
+            kv_cache_dtype=configuration.machine.kv_cache_dtype,
         )
     )
 
@@ -176,20 +182,23 @@ def start(
     spec: EngineSpec,
     configuration: Configuration,
     config: EngineConfig,
-    model: LoadedModel,
+    model: LoadedModel | ModelOutline,
     tokenizer: Any,
     server: ForkServer | None = None,
 ) -> Engine | Driver:
     """The engines, ready to generate.
 
-    model: with its weights, or without where the engines are apart. server: what workers on a CPU
-    are copies of, where it runs already.
+    model: with its weights, or without where the engines are apart, or what is told of it then.
+    server: what workers on a CPU are copies of, where it runs already.
     """
     from sharegen.engine.parallel.opening import open_engine
 
     setting = setting_of(configuration, tokenizer, config)
     setting = replace(setting, fingerprint=model.fingerprint, ranks=spec.ranks)
-    setting = setting if spec.apart else replace(setting, model=model)
+    if isinstance(model, ModelOutline):
+        setting = replace(setting, device=spec.device.type)
+    elif not spec.apart:
+        setting = replace(setting, model=model)
     return open_engine(setting, spec.count, apart=spec.apart, ray=spec.cluster, server=server)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sharegen.engine.model.starting.lean_imports import put_off_torch as put_off_torch
 from sharegen.engine.parallel import imports
 from sharegen.engine.parallel.imports import has_cpu_alone
 

@@ -21,7 +21,8 @@ from sharegen.workload.problem import Problem, Workload
 from sharegen.workload.prompt import tokenizer_fingerprint
 
 if TYPE_CHECKING:
-    from sharegen.engine.model.load import LoadedModel
+    from sharegen.engine.model.loaded import LoadedModel
+    from sharegen.engine.parallel.outline import ModelOutline
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class JobContent:
         weights = "+".join(fingerprint_of_place(place) for place in places)
         return cls(configuration, workload, weights, fingerprint_of_others(places[0]))
 
-    def fingerprints(self, model: LoadedModel, tokenizer: Any) -> dict[str, str]:
+    def fingerprints(self, model: LoadedModel | ModelOutline, tokenizer: Any) -> dict[str, str]:
         """All of them, as the journal keeps them."""
         found = {"model": model.fingerprint, "tokenizer": tokenizer_fingerprint(tokenizer)}
         return found | self.workload.fingerprints | ({"files": self.files} if self.files else {})

@@ -6,6 +6,7 @@ the engine and writes what comes out to the journal.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sharegen.common.parameters.machine import EngineParameters
 from sharegen.common.parameters.parameter import values_of
-from sharegen.common.start_clock import START, WORKERS, with_engine
+from sharegen.common.start_clock import START, WEIGHTS, WORKERS, with_engine
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.core.lengths import Lengths
 from sharegen.engine.model.checkpoint.folder import check_name
@@ -22,7 +23,8 @@ from sharegen.engine.model.compile.rule import shape_of
 from sharegen.engine.model.starting.on_disk import model_on_disk
 from sharegen.engine.model.starting.read_ahead import read_ahead
 from sharegen.engine.parallel.copies import ForkServer
-from sharegen.errors import DataError
+from sharegen.engine.parallel.outline import ModelOutline
+from sharegen.errors import DataError, SharegenError
 from sharegen.job.arithmetic import arithmetic, log_other_bits
 from sharegen.job.beside import finished_beside
 from sharegen.job.compile_rule import shape_on_disk, with_compile
@@ -30,7 +32,7 @@ from sharegen.job.counts import close_run
 from sharegen.job.drawn_again import DrawnAgain, draw_again
 from sharegen.job.engines import EngineSpec, start, workers_of
 from sharegen.job.environment import environment
-from sharegen.job.imports import import_engine, on_cpu
+from sharegen.job.imports import import_engine, on_cpu, put_off_torch
 from sharegen.job.job_content import JobContent, of_machine
 from sharegen.job.judging import Judge
 from sharegen.job.machine import (
@@ -40,7 +42,9 @@ from sharegen.job.machine import (
     kv_cache_limit,
     load,
     max_sequences,
+    prepare_templates,
     single,
+    tokenizer_of,
     versions,
 )
 from sharegen.job.outcome import all_failed
@@ -69,10 +73,26 @@ if TYPE_CHECKING:
     import torch
 
     from sharegen.engine.core.request import Request
-    from sharegen.engine.verifying import Verified
+    from sharegen.engine.model.loaded import LoadedModel
+    from sharegen.engine.verifying import Verification, Verified
+    from sharegen.workload.configuration import Configuration
 
 
 _FIRST_ROWS = 32  # on a CPU a step of 64 takes half as long again, and one of 8 no less
+
+
+def _is_told(
+    server: ForkServer, configuration: Configuration, samplings: Sequence[Sampling]
+) -> bool:
+    """Whether the process that loads the model for its copies tells what is asked of it here.
+
+    Nothing is gained where torch is imported already.
+    """
+    machine = configuration.machine
+    is_counted = isinstance(machine.workers, int)
+    if is_counted and workers_of(configuration, samplings) == 1:
+        return False
+    return server.is_loading and not machine.deterministic and "torch" not in sys.modules
 
 
 class LoadedJob:
@@ -99,39 +119,53 @@ class LoadedJob:
         configuration = content.configuration
         if configuration.machine.ray is None:
             check_name(str(configuration.model))
-            model = model_on_disk(str(configuration.model), configuration.revision)
-            if model is not None:
-                read_ahead(model)
+            place = model_on_disk(str(configuration.model), configuration.revision)
+            if place is not None:
+                read_ahead(place)
         if not on_cpu(configuration):
             configuration = with_compile(configuration, samplings, shape_on_disk(configuration))
         computes = workers_of(configuration, samplings) == 1
-        import_engine(configuration, computes, here=computes)  # before what imports all of it
+        copied_from = None
+        if verify is None and server is not None and _is_told(server, configuration, samplings):
+            copied_from = server
+            put_off_torch()
+        else:
+            import_engine(configuration, computes, here=computes)  # before what imports all of it
         from sharegen.engine.config import EngineConfig
-        from sharegen.engine.verifying import Verification
 
         self.clock = clock = clock or clock_of(configuration, JournalFamily(own.path, own))
-        self.workload = workload = content.workload
+        self.workload = content.workload
         self.own = own
         self.path = own.path
         self.share = share
         self.others = others
         self.watcher = watcher
-        self.verification = None if verify is None else Verification(verify)
+        self.verification: Verification | None = None
+        if verify is not None:
+            from sharegen.engine.verifying import Verification
+
+            self.verification = Verification(verify)
         self._check_determinism = check_determinism
-        self.engine_spec = EngineSpec.of(configuration, samplings)
+        self.engine_spec = EngineSpec.of(configuration, samplings, copied_from is not None)
         if verify is not None:
             self.engine_spec.check_verifiable(configuration)
         device = self.engine_spec.device
-        self.model, self.tokenizer = load(configuration, not self.engine_spec.apart, device)
-        if device.type == "cuda":
-            shape = shape_of(self.model.config)
-            configuration = with_compile(configuration, samplings, shape)
+        self.model: LoadedModel | ModelOutline
+        self.prompts: Sequence[Sequence[int]] = ()
+        if copied_from is not None:
+            self._load_apart(copied_from, configuration, share is None)
+        else:
+            model, self.tokenizer = load(configuration, not self.engine_spec.apart, device)
+            if device.type == "cuda":
+                configuration = with_compile(configuration, samplings, shape_of(model.config))
+            self.model = model
+            if share is None:
+                self._tokenise()
+        self.dtype = str(self.model.dtype).removeprefix("torch.")
         self.configuration = configuration
-        self.prompts: Sequence[Sequence[int]]
         self.splits: Sequence[Sequence[int]]  # which the engine's tree follows: it finds none anew
         self.alone: Sequence[int]
         if share is None:
-            self.workload, self.prompts = tokenise_problems(workload, self.tokenizer, clock)
             asked = [prompt for prompt in self.prompts if prompt]
             self.tree = PrefixTree.build(
                 asked,
@@ -162,6 +196,32 @@ class LoadedJob:
             )
         self.loading_seconds = time.monotonic() - started
 
+    def _load_apart(
+        self, server: ForkServer, configuration: Configuration, tokenises: bool
+    ) -> None:
+        """Take the tokenizer, and of the model what the process says that workers are copies of.
+
+        The prompts become tokens while it loads. Where it could not load the model, or something
+        is wrong here, the model is loaded here first: what is wrong with it is said first.
+        """
+        try:
+            prepare_templates(configuration)
+            self.tokenizer = tokenizer_of(configuration, with_torch=False)
+            if tokenises:
+                self._tokenise()
+        except SharegenError:
+            load(configuration, weights=False, device=self.engine_spec.device)
+            raise
+        with START.part(WEIGHTS):
+            outline = server.outline()
+        if outline is None:
+            self.model, _ = load(configuration, weights=False)
+        else:
+            self.model = outline
+
+    def _tokenise(self) -> None:
+        self.workload, self.prompts = tokenise_problems(self.workload, self.tokenizer, self.clock)
+
     def close(self) -> None:
         """End the engines."""
         self.engine.close()
@@ -174,7 +234,7 @@ class LoadedJob:
         command: str | None = None,
         adopt: bool = False,
     ) -> Journal:
-        dtype = str(self.model.dtype).removeprefix("torch.")
+        dtype = self.dtype
         used = versions()
         if self.configuration.machine.deterministic:
             used |= arithmetic(self.engine_spec.device)
@@ -239,9 +299,9 @@ class LoadedJob:
                 known = Lengths.of(journal.on_record.lengths)
                 for completion in self.engine.generate(requests, lengths=known):
                     key = completion.request.key
-                    problem, dtype = by_key[key].problem, self.model.dtype
+                    problem = by_key[key].problem
                     with held.held():
-                        record = record_of(completion, problem, self.configuration, dtype)
+                        record = record_of(completion, problem, self.configuration, self.dtype)
                         journal.append(record)
                         drawn += 1
                     if drawn == 1:
@@ -294,7 +354,7 @@ class LoadedJob:
         if self._check_determinism is None:
             return None
         problems = {item.problem.id: item.problem for item in asked}
-        configuration, dtype = self.configuration, self.model.dtype
+        configuration, dtype = self.configuration, self.dtype
         self.watcher.drawing_again(self._check_determinism)
         return draw_again(
             journal.records(),
@@ -311,12 +371,12 @@ class LoadedJob:
             return None
         self.watcher.verifying(len(self.verification.steps))
         self.engine.close()
-        if self.engine_spec.apart:
-            self.model, _ = load(self.configuration)
-        verified = self.verification.check(self.model)
+        model = load(self.configuration)[0] if self.engine_spec.apart else self.model
+        assert not isinstance(model, ModelOutline)
+        verified = self.verification.check(model)
         if verified is None or self.configuration.machine.quantization is None:
             return verified
-        distance = distance_from_stored(self.configuration, self.model, self.verification.steps)
+        distance = distance_from_stored(self.configuration, model, self.verification.steps)
         return replace(verified, from_checkpoint=distance)
 
     def _finished(self, journal: Journal, retry_failed: bool) -> Keys:

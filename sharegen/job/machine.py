@@ -14,7 +14,8 @@ from sharegen.common.parameters.data import CheckpointParameters
 from sharegen.common.parameters.machine import LoadParameters
 from sharegen.common.parameters.parameter import values_of
 from sharegen.engine.cache.prefix_tree import PrefixTree
-from sharegen.job.imports import import_engine
+from sharegen.engine.parallel.outline import ModelOutline
+from sharegen.job.imports import import_engine, put_off_torch
 from sharegen.job.sharing_plan import most_blocks
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.files.content import read_text
@@ -43,10 +44,7 @@ def load(
     from sharegen.engine.model.tensor_parallel.ranks import Ranks
 
     assert configuration.model is not None
-    if configuration.chat.enabled:
-        from sharegen.workload import chat
-
-        confined.prepare(chat.render)
+    prepare_templates(configuration)
     size = configuration.machine.tensor_parallel_size
     assert size == 1 or not weights
     device = device or resolve_device(configuration.machine.device)
@@ -60,12 +58,26 @@ def load(
     return model, tokenizer_of(configuration)
 
 
-def tokenizer_of(configuration: Configuration, computes: bool = True) -> Any:
+def prepare_templates(configuration: Configuration) -> None:
+    """Let what renders chat templates begin, where the job has any."""
+    if configuration.chat.enabled:
+        from sharegen.workload import chat
+
+        confined.prepare(chat.render)
+
+
+def tokenizer_of(
+    configuration: Configuration, computes: bool = True, with_torch: bool = True
+) -> Any:
     """The model's tokenizer, with the job's chat template where it has one of its own.
 
-    computes: whether this process does, and not others alone.
+    computes: whether this process does, and not others alone. with_torch: whether torch is imported
+    at once, and not when something is asked of it.
     """
-    import_engine(configuration, computes)
+    if with_torch:
+        import_engine(configuration, computes)
+    else:
+        put_off_torch()
     from sharegen.engine.model.checkpoint.tokenizer import load_tokenizer
 
     assert configuration.model is not None
@@ -115,8 +127,10 @@ def max_sequences(configuration: Configuration, device: torch.device) -> int:
     return configuration.machine.max_sequences or MAX_SEQUENCES[device.type]
 
 
-def blocks_of(configuration: Configuration, model: LoadedModel) -> BlockFormat:
+def blocks_of(configuration: Configuration, model: LoadedModel | ModelOutline) -> BlockFormat:
     """What the blocks of the job's KV cache are."""
+    if isinstance(model, ModelOutline):
+        return model.blocks
     from sharegen.engine.execute.kv_cache import block_format
     from sharegen.engine.model.checkpoint.source import resolve_device
 
@@ -138,7 +152,7 @@ def state_slots(
 
 
 def single(
-    configuration: Configuration, model: LoadedModel, samplings: Iterable[Sampling]
+    configuration: Configuration, model: LoadedModel | ModelOutline, samplings: Iterable[Sampling]
 ) -> list[bool] | None:
     """Whether so few samples continue each prompt that it lies where their own tokens do; None
     where nothing depends on it: all KV has one format, and what runs decides how it is read.
@@ -162,7 +176,7 @@ def single(
 
 def kv_cache_limit(
     configuration: Configuration,
-    model: LoadedModel,
+    model: LoadedModel | ModelOutline,
     device: torch.device,
     tree: PrefixTree,
     samplings: Sequence[Sampling],

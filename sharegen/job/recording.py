@@ -17,25 +17,25 @@ from sharegen.workload.files.arrow import BINARY
 from sharegen.workload.problem import Problem
 
 if TYPE_CHECKING:
-    import torch
-
     from sharegen.engine.core.request import Completion, TokenLogprobs
 
 _DEEPEST = 100  # levels of a kept field: a line may have some more, and is read back
 
 
 def record_of(
-    completion: Completion, problem: Problem, configuration: Configuration, dtype: torch.dtype
+    completion: Completion, problem: Problem, configuration: Configuration, dtype: str
 ) -> Record:
     """The line of one sample; dtype: the model's, for the advice beside one that failed."""
     from sharegen.engine.core.request import NO_DISTRIBUTION
-    from sharegen.engine.model.probe import remedy
 
     answer = error = None
     text = completion.text or ""
     if completion.error is not None:
-        is_broken = completion.error.startswith(NO_DISTRIBUTION)
-        error = f"{completion.error}: {remedy(dtype)}" if is_broken else completion.error
+        error = completion.error
+        if error.startswith(NO_DISTRIBUTION):
+            from sharegen.engine.model.probe import remedy
+
+            error = f"{error}: {remedy(dtype)}"
     else:
         answer = answer_in(text, configuration, completion.finish_reason)
     keep, asked = configuration.keep, problem.sampling

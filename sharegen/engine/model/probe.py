@@ -300,12 +300,14 @@ def _begins_with_zeros(mixer: Mixer, model: PreTrainedModel) -> bool:
 def check_numbers(logits: torch.Tensor, name: str) -> None:
     """Raise ModelError where some row of logits [n, vocabulary] is no distribution."""
     if not logits.float().amax(-1).isfinite().all():  # single ones may be -inf
-        raise ModelError(f"model {name}: its logits are NaN or infinite: {remedy(logits.dtype)}")
+        raise ModelError(
+            f"model {name}: its logits are NaN or infinite: {remedy(str(logits.dtype))}"
+        )
 
 
-def remedy(dtype: torch.dtype) -> str:
-    """What to do about logits in `dtype` that are no numbers."""
-    if dtype == torch.float16:
+def remedy(dtype: str) -> str:
+    """What to do about logits in a dtype of this name that are no numbers."""
+    if dtype.removeprefix("torch.") == "float16":
         return "float16 holds no number above 65,504: use --dtype bfloat16"
     return "the checkpoint seems to be broken"
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sharegen.common.parameters.data import CheckpointParameters
 from sharegen.common.parameters.machine import LoadParameters
 from sharegen.common.parameters.parameter import values_of
+from sharegen.engine.parallel.outline import ModelOutline
 
 if TYPE_CHECKING:
     from sharegen.engine.model.loaded import LoadedModel
@@ -21,9 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelAhead(CheckpointParameters, LoadParameters):
-    """Which model, and how it is loaded, on a CPU. model: its folder, or its GGUF file."""
+    """Which model, and how it is loaded, on a CPU. model: its folder, or its GGUF file.
+
+    kv_cache_dtype: of the job.
+    """
 
     model: str
+    kv_cache_dtype: str = "auto"
 
     def is_of(self, setting: Setting) -> bool:
         """Whether it is what the setting says, and nothing else."""
@@ -39,6 +44,11 @@ class LoadedAhead(NamedTuple):
     asked: ModelAhead
     model: LoadedModel
     warned: tuple[str, ...]
+
+    @property
+    def outline(self) -> ModelOutline:
+        """What the driver has to know of it."""
+        return ModelOutline.of(self.model, self.asked.kv_cache_dtype)
 
     def given_to(self, setting: Setting) -> Setting:
         """The setting with the model, where it is of it, and the warnings as if loaded now."""

@@ -23,12 +23,14 @@ from typing import Any
 from sharegen.engine.parallel.ahead import ModelAhead
 from sharegen.engine.parallel.bounds import Bounds
 from sharegen.engine.parallel.early import begin
+from sharegen.engine.parallel.outline import ModelOutline
 from sharegen.errors import SharegenError
 
 _PROGRAM = "sharegen.engine.parallel.fork_server"
 
 NUMBER = struct.Struct("!i")
 LOAD = -1  # asks for a model to be loaded, whose pickle follows, after the number of its bytes
+TELL = -2  # asks for the outline of that model, or None, as a pickle after the number of its bytes
 COPY = 0  # asks for a copy, with the worker's end of its connection; a number else is a copy's
 RUNS = 1 << 16  # beyond every exit code
 
@@ -43,6 +45,7 @@ class ForkServer:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._line: socket.socket
+        self.is_loading = False  # or has loaded a model
 
     def begin(self) -> None:
         """Let it import what workers run, beside what the caller does meanwhile."""
@@ -60,6 +63,22 @@ class ForkServer:
         said = pickle.dumps(model)
         with contextlib.suppress(OSError):  # it is gone: who asks for a copy says so
             self._line.sendall(NUMBER.pack(LOAD) + NUMBER.pack(len(said)) + said)
+            self.is_loading = True
+
+    def outline(self) -> ModelOutline | None:
+        """What the driver has to know of the model, once that is loaded.
+
+        None where it cannot be loaded, or nobody says it: the driver finds out why.
+        """
+        try:
+            self._line.sendall(NUMBER.pack(TELL))
+            told = self._line.recv(self._answer(), socket.MSG_WAITALL)
+            found: ModelOutline | None = pickle.loads(told)
+        except (OSError, EOFError, pickle.UnpicklingError) as error:
+            if isinstance(error, TimeoutError):
+                self.close()  # what it says later would be taken for other answers
+            return None
+        return found
 
     def copy(self, connection: Connection[Any, Any]) -> Copy:
         """A worker that is spoken to at the other end of `connection`.
@@ -101,6 +120,7 @@ class ForkServer:
             self._process.kill()
             self._process.wait()
             self._process = None
+            self.is_loading = False
 
     def _answer(self) -> int:
         answer = self._line.recv(NUMBER.size)

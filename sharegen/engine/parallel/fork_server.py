@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 
 from sharegen.engine.model.starting.lean_imports import import_transformers
 from sharegen.engine.parallel.ahead import LoadedAhead, load_ahead
-from sharegen.engine.parallel.copies import COPY, LOAD, NUMBER, RUNS
+from sharegen.engine.parallel.copies import COPY, LOAD, NUMBER, RUNS, TELL
 
 
 def _copy(line: socket.socket) -> tuple[int, LoadedAhead | None] | None:
@@ -27,6 +27,10 @@ def _copy(line: socket.socket) -> tuple[int, LoadedAhead | None] | None:
         if number == LOAD:
             ahead = load_ahead(pickle.loads(_read(line, *NUMBER.unpack(_read(line, NUMBER.size)))))
             gc.freeze()
+            continue
+        if number == TELL:
+            told = pickle.dumps(None if ahead is None else ahead.outline)
+            line.sendall(NUMBER.pack(len(told)) + told)
             continue
         if number != COPY:
             pid, status = os.waitpid(number, os.WNOHANG)

@@ -13,6 +13,7 @@ from sharegen.engine.model.checkpoint.source import resolve_device
 from sharegen.engine.parallel.driver import Driver
 from sharegen.engine.parallel.launch import Processes
 from sharegen.engine.parallel.messages import Setting
+from sharegen.engine.parallel.outline import CPU
 from sharegen.errors import UsageError
 
 D = TypeVar("D", bound=Driver)
@@ -55,7 +56,7 @@ def places(setting: Setting, count: int) -> list[Setting]:
         raise UsageError(f"{count} workers: there must be at least 1")
     if each < 1:
         raise UsageError(f"a tensor parallel size of {each}: it must be at least 1")
-    device = resolve_device(setting.device)
+    device = CPU if setting.device == "cpu" else resolve_device(setting.device)
     if device.type == "cpu":
         cores = available_cores()
         if count > cores:
@@ -84,7 +85,7 @@ def places(setting: Setting, count: int) -> list[Setting]:
 
 def share_of_memory(setting: Setting, count: int) -> Setting:
     """The setting of one of `count` workers on a CPU, whose KV caches share what one may take."""
-    limit = estimate(torch.device("cpu")) // count
+    limit = estimate(CPU) // count
     if setting.config.kv_cache_limit is not None:
         limit = min(limit, setting.config.kv_cache_limit)
     return replace(setting, config=replace(setting.config, kv_cache_limit=limit))

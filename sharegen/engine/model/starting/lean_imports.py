@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Unpack
@@ -33,6 +33,8 @@ _MODELS = (
     "transformers.generation.utils",
     "transformers.models.auto.modeling_auto",
 )  # what a model's own code begins with
+_CONFIGS = "transformers.configuration_utils"
+_DTYPES = ("bfloat16", "float16", "float32", "float64")
 _ASKERS = ("transformers.loss.loss_utils", "transformers.generation.candidate_generator")
 """They import functions that they rarely call."""
 
@@ -46,6 +48,9 @@ def import_transformers(compiles: bool = False, shards: bool = False) -> None:
         return
     keep_names()
     import torch
+
+    if isinstance(torch, StandIn):
+        torch = torch.itself()
     import transformers.utils
 
     rarely = [*_losses(transformers.__path__), "sklearn.metrics"]
@@ -66,6 +71,49 @@ def import_transformers(compiles: bool = False, shards: bool = False) -> None:
                 del sys.modules[name]
         transformers.utils.is_torch_distributed_available.cache_clear()
         _import_models()
+
+
+def put_off_torch() -> None:
+    """Let torch be imported when something is asked of it: a tokenizer does without.
+
+    What transformers reads a tokenizer with imports torch for its types, and reads the model's
+    config for the tokenizer's class. Of the config its dtype stays a name here, and whether there
+    is such an activation is asked where the model is loaded.
+    """
+    if "torch" in sys.modules:
+        return
+    keep_names()
+    put_off = StandIn("torch", {name: name for name in _DTYPES}, [_CONFIGS])
+    import transformers.utils  # noqa: F401
+
+    _images()
+    names = {"ACT2FN": _Activations(put_off)}
+    StandIn("transformers.activations", names, ["transformers.utils.type_validators"])
+
+
+class _Activations(Mapping[str, Any]):
+    """transformers' activations by name; none as long as torch is put off, as without torch."""
+
+    def __init__(self, torch: StandIn) -> None:
+        self._torch = torch
+
+    @property
+    def _known(self) -> Mapping[str, Any]:
+        if sys.modules.get("torch") is self._torch:
+            return {}
+        from transformers.activations import ACT2FN
+
+        known: Mapping[str, Any] = ACT2FN
+        return known
+
+    def __getitem__(self, name: str) -> Any:
+        return self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
 
 
 def _import_models() -> None:
