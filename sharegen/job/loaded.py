@@ -151,7 +151,7 @@ class LoadedJob:
             self.engine_spec.check_verifiable(configuration)
         device = self.engine_spec.device
         self.model: LoadedModel | ModelOutline
-        self.prompts: Sequence[Sequence[int]] = ()
+        self.prompts: Sequence[Sequence[int]]
         if copied_from is not None:
             self._load_apart(copied_from, configuration, share is None)
         else:
@@ -210,7 +210,7 @@ class LoadedJob:
             if tokenises:
                 self._tokenise()
         except SharegenError:
-            load(configuration, weights=False, device=self.engine_spec.device)
+            load(configuration, weights=False)
             raise
         with START.part(WEIGHTS):
             outline = server.outline()
@@ -220,6 +220,7 @@ class LoadedJob:
             self.model = outline
 
     def _tokenise(self) -> None:
+        """Make tokens of all prompts."""
         self.workload, self.prompts = tokenise_problems(self.workload, self.tokenizer, self.clock)
 
     def close(self) -> None:
