@@ -24,7 +24,7 @@ from sharegen.workload.sampling_section import Sampling
 if TYPE_CHECKING:
     import torch
 
-    from sharegen.engine.cache.block_format import BlockFormat
+    from sharegen.engine.core.block_format import BlockFormat
     from sharegen.engine.model.loaded import LoadedModel
     from sharegen.engine.verifying import Distance, Step
 

@@ -10,8 +10,8 @@ import torch
 
 from sharegen.cli.plan import plan_table
 from sharegen.common.mappings import merge
-from sharegen.engine.cache.block_format import BlockFormat
 from sharegen.engine.cache.prefix_tree import PrefixTree
+from sharegen.engine.core.block_format import BlockFormat
 from sharegen.job import machine
 from sharegen.job.attention_modes import attention_modes
 from sharegen.job.sharing_plan import LevelMode, SharingPlan, make_plan

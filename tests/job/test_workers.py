@@ -73,6 +73,35 @@ def test_the_journal_of_one_engine(folder: Path, dataset: Path, one: Path, tmp_p
     assert not [line for line in left if "sharegen.engine.parallel" in line]
 
 
+_WITHOUT_TORCH = """
+import sys
+from pathlib import Path
+from sharegen.engine.model.starting.stand_ins import StandIn
+from sharegen.job.run_job import run_job
+from sharegen.workload.configuration import Configuration
+
+run_job(Configuration.model_validate_json(sys.argv[1]), Path(sys.argv[2]))
+assert isinstance(sys.modules["torch"], StandIn)
+assert "transformers.modeling_utils" not in sys.modules
+"""
+
+
+@pytest.mark.slow
+def test_a_command_of_copies_does_without_torch(
+    folder: Path, dataset: Path, one: Path, tmp_path: Path
+) -> None:
+    """Its journal and its plan are those of an engine in this process."""
+    asked, path = configuration(folder, dataset, workers=2), tmp_path / "two.jsonl"
+    command = [sys.executable, "-c", _WITHOUT_TORCH, asked.model_dump_json(), str(path)]
+    subprocess.run(command, check=True)
+    assert lines(path) == lines(one)
+    runs = [RunFile.read(run_file_path(each)) for each in (path, one)]
+    assert runs[0] is not None and runs[1] is not None
+    assert runs[0].configuration == runs[1].configuration
+    assert runs[0].fingerprints == runs[1].fingerprints
+    assert runs[0].versions == runs[1].versions
+
+
 @pytest.mark.slow
 def test_another_number_continues(
     folder: Path, dataset: Path, one: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

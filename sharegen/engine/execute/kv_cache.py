@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from sharegen.engine.cache.block_format import BlockFormat
+from sharegen.engine.core.block_format import BlockFormat
 from sharegen.engine.model.attention.layer_spec import LayerSpec
 from sharegen.engine.model.attention.spreading import latents_per_token
 from sharegen.errors import UsageError

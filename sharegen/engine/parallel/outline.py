@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from sharegen.engine.cache.block_format import BlockFormat
+from sharegen.engine.core.block_format import BlockFormat
 
 if TYPE_CHECKING:
     import torch

@@ -114,6 +114,12 @@ def test_the_process_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
+def test_nothing_is_told_of_a_model_that_does_not_load(server: ForkServer, tmp_path: Path) -> None:
+    server.load(ModelAhead(model=str(tmp_path / "nowhere")))
+    assert server.outline() is None
+
+
+@pytest.mark.slow
 def test_copies_have_a_model_that_was_loaded_before(tmp_path: Path) -> None:
     """It is read once; whoever finds its folder changed, or damaged before, is told as ever."""
     folder = tmp_path / "model"
@@ -130,6 +136,11 @@ def test_copies_have_a_model_that_was_loaded_before(tmp_path: Path) -> None:
         pair[0].send(Setting(str(folder), None, config, threads=1, device="cpu"))
         ready = _said(pair[0])
         assert isinstance(ready, Ready)
+        outline = server.outline()
+        assert outline is not None
+        assert (outline.fingerprint, outline.dtype, outline.context_length) == (
+            ready.fingerprint, ready.dtype, ready.context_length,
+        )  # fmt: skip
         waiting.kill()
         waiting.wait()
         other = Setting(str(folder), None, config, threads=1, device="cpu", fingerprint="other")
