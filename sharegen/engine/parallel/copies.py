@@ -72,7 +72,11 @@ class ForkServer:
         """
         try:
             self._line.sendall(NUMBER.pack(TELL))
-            told = self._line.recv(self._answer(), socket.MSG_WAITALL)
+            size, told = self._answer(), b""
+            while len(told) < size:
+                told += (part := self._line.recv(size - len(told)))
+                if not part:
+                    return None
             found: ModelOutline | None = pickle.loads(told)
         except (OSError, EOFError, pickle.UnpicklingError) as error:
             if isinstance(error, TimeoutError):
