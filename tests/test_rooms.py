@@ -61,7 +61,7 @@ ALLOWED: dict[str, set[str]] = {
         "errors",
     },
     "trl": {"engine/core", "llm", "outputs", "common", "errors"},
-    "as_vllm": {"engine/core", "llm", "outputs", "prompts", "version"},
+    "as_vllm": {"common", "engine/core", "llm", "outputs", "prompts", "version"},
     "bench": {
         "engine/core", "engine", "engine/cache", "engine/model", "engine/execute",
         "engine/parallel",

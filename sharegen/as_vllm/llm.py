@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, TypedDict
 
 from sharegen import llm
+from sharegen.common.structured import StructuredOutputsParams
 from sharegen.engine.core import request
 from sharegen.outputs import RequestOutput
 from sharegen.prompts import Prompt, as_list
@@ -40,12 +41,17 @@ class LoRARequest:
         _refuse("LoRARequest", _ONE_LORA)
 
 
+class GuidedDecodingParams(StructuredOutputsParams):
+    """An older vLLM's name for StructuredOutputsParams."""
+
+
 class SamplingParams(request.SamplingParams):
     """sharegen's, with the arguments of vLLM's that clients give the value that always holds here.
 
     Args:
         values, named: those of `sharegen.SamplingParams`.
         spaces_between_special_tokens: False alone: texts have the spaces that the tokenizer writes.
+        guided_decoding: an older vLLM's name for `structured_outputs`.
 
     Raises:
         UsageError: for a value outside its range.
@@ -53,8 +59,16 @@ class SamplingParams(request.SamplingParams):
     """
 
     def __init__(
-        self, *values: Any, spaces_between_special_tokens: bool = False, **named: Any
+        self,
+        *values: Any,
+        spaces_between_special_tokens: bool = False,
+        guided_decoding: StructuredOutputsParams | None = None,
+        **named: Any,
     ) -> None:
+        if guided_decoding is not None:
+            if named.get("structured_outputs") is not None:
+                _refuse("guided_decoding beside structured_outputs", "they are one: give either")
+            named["structured_outputs"] = guided_decoding
         if spaces_between_special_tokens:
             named["spaces_between_special_tokens"] = True  # refused as sharegen refuses it
         super().__init__(*values, **named)
@@ -67,6 +81,7 @@ class LLM(llm.LLM):
         model: a local folder, a GGUF file or a hub id.
         enable_lora: False alone: one LoRA for all requests is `adapter`.
         max_lora_rank: of no meaning without `enable_lora`, and left out with it.
+        disable_custom_all_reduce: False alone.
         named: the other arguments of `sharegen.LLM`. Those that are None have vLLM's default,
             which is sharegen's own.
 
@@ -80,8 +95,11 @@ class LLM(llm.LLM):
         *,
         enable_lora: bool = False,
         max_lora_rank: int | None = None,
+        disable_custom_all_reduce: bool = False,
         **named: Any,
     ) -> None:
+        if disable_custom_all_reduce:
+            named["disable_custom_all_reduce"] = True  # refused as sharegen refuses it
         if enable_lora:
             _refuse("enable_lora", _ONE_LORA)
         given = {name: value for name, value in named.items() if value is not None}
@@ -111,7 +129,10 @@ class LLM(llm.LLM):
         if lora_request is not None:
             _refuse("lora_request", _ONE_LORA)
         tokens = [self._tokens(prompt) for prompt in as_list(prompts)]
-        return super().generate(tokens, sampling_params, use_tqdm=use_tqdm)
+        outputs = super().generate(tokens, sampling_params, use_tqdm=use_tqdm)
+        for output in outputs:  # clients copy these unasked; so has vLLM them for such models
+            vars(output).update(metrics=None, encoder_prompt=None)
+        return outputs
 
     def _tokens(self, prompt: Prompt) -> Prompt:
         """The prompt with token ids, where it is a text for a tokenizer."""

@@ -31,7 +31,7 @@ MODULES: dict[str, dict[str, str]] = {
     "vllm.lora": {},
     "vllm.lora.request": {"LoRARequest": _LLM},
     "vllm.outputs": _RESULTS,
-    "vllm.sampling_params": _PARAMS,
+    "vllm.sampling_params": _PARAMS | {"GuidedDecodingParams": _LLM},
     "vllm.sequence": {"Logprob": _OUTPUTS},
     "vllm.tokenizers": _TOKENIZERS,
     "vllm.transformers_utils": {},
@@ -61,6 +61,5 @@ NOT_HERE = {
     "vllm.distributed.utils": _RANKS,
     "vllm.multimodal": "prompts are text or token ids",
     "vllm.v1": _SERVER,
-    "vllm.sampling_params.GuidedDecodingParams": "use StructuredOutputsParams",
 }
 """Names of vLLM's that there are not, or whole modules -> what to use."""

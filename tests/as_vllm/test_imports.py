@@ -74,7 +74,6 @@ def test_what_was_imported_before_stays(monkeypatch: pytest.MonkeyPatch) -> None
         ("from vllm import Nothing", "docs/reference/vllm.md says what there is"),
         ("import vllm; vllm.EngineArgs", "give its arguments to LLM"),
         ("import vllm.entrypoints.openai.api_server", "sharegen serve"),
-        ("from vllm.sampling_params import GuidedDecodingParams", "use StructuredOutputsParams"),
         ("from vllm.distributed.parallel_state import get_world_group", "tensor_parallel_size"),
         ("import vllm.distributed.utils", "tensor_parallel_size"),
         ("import vllm.nothing", "docs/reference/vllm.md says what there is"),

@@ -11,7 +11,14 @@ import pytest
 
 from sharegen import LLM as OWN
 from sharegen.as_vllm.groups import destroy_distributed_environment, destroy_model_parallel
-from sharegen.as_vllm.llm import LLM, LoRARequest, SamplingParams, TextPrompt, TokensPrompt
+from sharegen.as_vllm.llm import (
+    LLM,
+    GuidedDecodingParams,
+    LoRARequest,
+    SamplingParams,
+    TextPrompt,
+    TokensPrompt,
+)
 from sharegen.as_vllm.tokenizers import get_tokenizer, resolve_hf_chat_template
 from sharegen.errors import UsageError
 from tests.tiny import save_tiny_model
@@ -29,7 +36,7 @@ def llm(folder: Path) -> Iterator[LLM]:
         model=str(folder), revision=None, dtype="auto", tokenizer=None, tokenizer_mode="auto",
         tokenizer_revision=None, trust_remote_code=False, tensor_parallel_size=1,
         max_model_len=None, max_num_seqs=None, quantization=None, seed=1234, enable_lora=False,
-        max_lora_rank=16,
+        max_lora_rank=16, disable_custom_all_reduce=False,
     ) as made:  # fmt: skip
         yield made
 
@@ -74,6 +81,7 @@ def test_what_sharegen_has_not_is_refused_by_name(llm: LLM, folder: Path) -> Non
         lambda: LoRARequest("name", 1, "path"),
         lambda: LLM(str(folder), enable_lora=True),
         lambda: LLM(str(folder), hf_overrides={"a": 1}),
+        lambda: LLM(str(folder), disable_custom_all_reduce=True),
         lambda: SamplingParams(spaces_between_special_tokens=True),
         lambda: SamplingParams(best_of=3),
         lambda: llm.generate("one", lora_request="a"),  # type: ignore[arg-type]
@@ -95,3 +103,13 @@ def test_tokenizers(folder: Path) -> None:
     assert resolve_hf_chat_template(tokenizer, None, None) is None
     with pytest.raises(ValueError, match="'mistral'"):
         get_tokenizer(str(folder), tokenizer_mode="mistral")
+
+
+def test_older_names_of_structured_outputs(llm: LLM) -> None:
+    guided = GuidedDecodingParams(choice=["yes", "no"])
+    params = SamplingParams(temperature=0, max_tokens=8, guided_decoding=guided)
+    [output] = llm.generate(["Is it?"], params)
+    assert output.outputs[0].text in ("yes", "no")
+    assert output.metrics is None and output.encoder_prompt is None
+    with pytest.raises(TypeError, match="give either"):
+        SamplingParams(guided_decoding=guided, structured_outputs=guided)
