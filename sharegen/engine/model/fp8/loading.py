@@ -24,15 +24,17 @@ from sharegen.engine.model.fp8.products import E4M3, check_device
 from sharegen.engine.model.fp8.quantising import (
     Place,
     ScaledRows,
+    begin_quantising,
     check,
     install,
     naming,
     places,
     places_of_blocks,
-    quantise,
+    refuse_infinite,
     warn_of_small_share,
 )
 from sharegen.engine.model.fp8.stored_fp8 import StoredFP8
+from sharegen.engine.model.starting.moving import move_to, on_device
 from sharegen.errors import ModelError, SharegenError
 
 _METHOD = "sharegen_fp8"
@@ -91,7 +93,8 @@ class ToFP8(QuantizationConfigMixin):
         model.hf_quantizer.remove_quantization_config(model)
         warn_of_small_share(model, self.name)
         self.rows.tell(self.name)
-        return model.to(self.device)
+        moved: PreTrainedModel = move_to(model, self.device)
+        return moved
 
 
 @register_quantizer(_METHOD)
@@ -129,12 +132,14 @@ class _Quantizer(HfQuantizer):
                 if weight.shape != expected:
                     raise ModelError(f"is {list(weight.shape)} and should be {list(expected)}")
                 if settings.stored is None:
-                    made = quantise(weight, place.is_transposed, settings.device, powers=powers)
+                    made = begin_quantising(
+                        weight, place.is_transposed, settings.device, powers=powers
+                    )
                     self.rows[name] = made
                     if powers:
                         settings.rows.add(made)
                 else:
-                    values = as_stored(weight.to(settings.device))
+                    values = as_stored(on_device(weight, settings.device))
                     self.rows[name] = ScaledRows(values, torch.empty(len(values), 1))
         except ModelError as error:  # transformers would log it, and raise another
             settings.error = settings.error or error
@@ -144,13 +149,16 @@ class _Quantizer(HfQuantizer):
         settings = self.quantization_config
         for name, rows in self.rows.items():
             place = self.places[name]
-            if settings.stored is not None:
-                scale = model.get_parameter(f"{name}_scale").data
-                try:
+            try:
+                if settings.stored is None:
+                    with naming(settings.name, name):
+                        refuse_infinite(rows)
+                else:
+                    scale = model.get_parameter(f"{name}_scale").data
                     with naming(settings.name, f"{name}_scale"):
                         rows = ScaledRows(rows.values, usable_scale(scale, len(rows.values)))
-                except ModelError as error:
-                    settings.error = settings.error or error
+            except ModelError as error:
+                settings.error = settings.error or error
             install(model, place, rows)
 
     def is_serializable(self) -> bool:

@@ -30,6 +30,7 @@ from sharegen.engine.model.fp8.products import (
     quantise_rows,
     quantise_rows_by_powers,
 )
+from sharegen.engine.model.starting.moving import move_to, on_device
 from sharegen.errors import ModelError
 
 STAY = frozenset({
@@ -139,12 +140,27 @@ def quantise(
     largest: torch.Tensor | None = None,
     powers: bool = False,
 ) -> ScaledRows:
+    """`begin_quantising`, and then `refuse_infinite`."""
+    rows = begin_quantising(weight, is_transposed, device, largest, powers)
+    refuse_infinite(rows)
+    return rows
+
+
+def begin_quantising(
+    weight: torch.Tensor,
+    is_transposed: bool,
+    device: torch.device,
+    largest: torch.Tensor | None = None,
+    powers: bool = False,
+) -> ScaledRows:
     """A weight in FP8 on the device, piece by piece: beside the result it takes next to nothing.
+
+    A GPU may not be done with it yet: whether it is finite is asked when all weights are on their
+    way, so that the next one is read meanwhile.
 
     weight: [..., N, K], or [..., K, N] if transposed, on any device. largest: [..., N, 1], the
     largest absolute numbers of rows of which the weight has a shard; by default its own. powers:
-    scales are powers of two, and rows that e4m3 holds only rounded are counted. Raises ModelError,
-    whose message lacks the weight's name, where its numbers are not finite.
+    scales are powers of two, and rows that e4m3 holds only rounded are counted.
     """
     if is_transposed:
         weight = weight.transpose(-2, -1)
@@ -157,13 +173,17 @@ def quantise(
     for start in range(0, len(rows), step):
         piece = slice(start, start + step)
         of_whole = None if largest is None else largest.view(-1, 1)[piece]
-        own = rows[piece].to(device)
+        own = on_device(rows[piece], device)
         values[piece], scales[piece] = to_rows(own, of_whole)
         if powers:
             rounded += int((values[piece].float() * scales[piece] != own).any(-1).sum())
-    if not scales.isfinite().all():
-        raise ModelError("holds NaN or infinite numbers")
     return ScaledRows(values.view(weight.shape), scales.view(*weight.shape[:-1], 1), rounded)
+
+
+def refuse_infinite(rows: ScaledRows) -> None:
+    """Raise ModelError, whose message lacks the weight's name, for numbers that are not finite."""
+    if not rows.scales.isfinite().all():
+        raise ModelError("holds NaN or infinite numbers")
 
 
 def quantise_in_blocks(
@@ -227,8 +247,7 @@ def quantise_in_place(model: PreTrainedModel, name: str, device: torch.device) -
             weight = model.get_parameter(place.name).data
             install(model, place, quantise(weight, place.is_transposed, device))
     warn_of_small_share(model, name)
-    moved: Any = model
-    return moved.to(device)
+    return move_to(model, device)
 
 
 def warn_of_small_share(model: PreTrainedModel, name: str) -> None:

@@ -19,6 +19,8 @@ import torch
 from safetensors import safe_open
 from torch.utils._pytree import tree_map_only
 
+from sharegen.engine.model.starting.moving import goes_in_pieces, pieces_to
+
 _aten = torch.ops.aten
 
 
@@ -109,8 +111,17 @@ class Stored:
         return found
 
     def fill(self, out: torch.Tensor, start: Sequence[int]) -> None:
-        """Read the numbers that lie together around those that are wanted, and copy these."""
+        """Read the numbers that lie together around those that are wanted, and copy these.
+
+        On their way to a GPU only those that are wanted are read, by all cores.
+        """
         if not out.numel():
+            return
+        if goes_in_pieces(out, out.device) and self.first % self.dtype.itemsize == 0:
+            wanted = self._mapped()
+            for d in range(out.dim()):
+                wanted = wanted.narrow(d, start[d], out.shape[d])
+            pieces_to(out.device).fill(out, wanted)
             return
         dim = next((d for d, size in enumerate(out.shape) if size > 1), max(0, out.dim() - 1))
         apart = [math.prod(self.shape[d + 1 :]) for d in range(out.dim())]
@@ -128,6 +139,12 @@ class Stored:
         for d in range(dim + 1, out.dim()):
             numbers = numbers.narrow(d, start[d], out.shape[d])
         out.copy_(numbers)
+
+    def _mapped(self) -> torch.Tensor:
+        """The tensor in the file, of which what is used is read then."""
+        end = self.first + math.prod(self.shape) * self.dtype.itemsize
+        held = torch.from_file(self.file, shared=False, size=end, dtype=torch.uint8)
+        return held[self.first :].view(self.dtype).view(self.shape)
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,12 @@ from sharegen.engine.model.fp8.products import largest_of_rows
 from sharegen.engine.model.fp8.quantising import (
     Place,
     ScaledRows,
+    begin_quantising,
     fit,
     install,
     naming,
     places,
-    quantise,
+    refuse_infinite,
 )
 from sharegen.engine.model.fp8.stored_fp8 import StoredFP8
 from sharegen.engine.model.stored.dequantised import is_small
@@ -66,21 +67,26 @@ def quantise_shard(
 ) -> None:
     """Make these weights FP8, on the rank's device. All ranks must.
 
-    Of what is not read yet one weight's shard is read at a time. name: of the model. Raises
+    Of what is not read yet one weight's shard is read at a time; the GPU is waited for at the end,
+    once. name: of the model. Raises
     ModelError where numbers are not finite.
     """
     count = RowCount()
+    made: dict[Place, ScaledRows] = {}
     for place in found:
         weight = shard.get_parameter(place.name).detach()
         powers = is_small(weight)
         if isinstance(weight, Unread):
             weight = weight.read(ranks.device)
         largest = _of_whole_rows(weight, place, plan, ranks)
-        with naming(name, place.name):
-            rows = quantise(weight, place.is_transposed, ranks.device, largest, powers)
+        rows = begin_quantising(weight, place.is_transposed, ranks.device, largest, powers)
         if powers:
             count.add(rows)
         install(shard, place, rows)
+        made[place] = rows
+    for place, rows in made.items():
+        with naming(name, place.name):
+            refuse_infinite(rows)
     count.tell(name)
 
 

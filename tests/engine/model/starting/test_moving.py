@@ -9,7 +9,7 @@ from sharegen.engine.model.starting.moving import Pieces, move_to
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize("size", [1, 7, 64, 1 << 12])
+@pytest.mark.parametrize("size", [8, 24, 64, 1 << 12])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int64])
 def test_tensors_come_through_in_pieces_of_any_size(size, dtype):
     pieces = Pieces(CPU, size)
@@ -20,6 +20,16 @@ def test_tensors_come_through_in_pieces_of_any_size(size, dtype):
         assert torch.equal(moved.float(), source.float())
         assert moved.data_ptr() != source.data_ptr() or not source.numel()
     pieces.wait()
+
+
+@pytest.mark.parametrize("size", [8, 40, 1 << 12])
+def test_parts_of_tensors_come_through_into_parts_of_others(size):
+    source = torch.arange(210.0).view(5, 6, 7)
+    pieces = Pieces(CPU, size)
+    assert torch.equal(pieces.copy(source[1:, :, 2:5]), source[1:, :, 2:5])
+    target = torch.zeros(6, 5, 3, dtype=torch.bfloat16)
+    pieces.fill(target.transpose(0, 1), source[..., 4:])
+    assert torch.equal(target.float(), source[..., 4:].transpose(0, 1).bfloat16().float())
 
 
 def test_a_cpu_s_model_stays_where_it_is():

@@ -11,6 +11,8 @@ from safetensors.torch import save_file
 
 from sharegen.engine.model.checkpoint.source import load_config, locate
 from sharegen.engine.model.checkpoint.weights import build_on_meta, load_weights
+from sharegen.engine.model.starting.moving import Pieces
+from sharegen.engine.model.stored import unread as module
 from sharegen.engine.model.stored.unread import Stored, Unread, of_blocks
 from sharegen.engine.model.tensor_parallel.load_shard import load_shard, plan_shards
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
@@ -68,6 +70,17 @@ def test_the_numbers_are_those_of_torch(way: str, tensors: Tensors, unread: Tens
     found = left.read()
     assert type(found) is torch.Tensor and found.is_contiguous()
     assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("way", NOTED)
+def test_in_pieces_they_are_the_same(
+    way: str, tensors: Tensors, unread: Tensors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on their way to a GPU, out of a file that is mapped."""
+    pieces = Pieces(CPU, 48)
+    monkeypatch.setattr(module, "goes_in_pieces", lambda tensor, device: True)
+    monkeypatch.setattr(module, "pieces_to", lambda device: pieces)
+    assert torch.equal(NOTED[way](unread).read(), NOTED[way](tensors))
 
 
 BLOCKS: dict[str, tuple[Callable[[Tensors], torch.Tensor], bool]] = {
