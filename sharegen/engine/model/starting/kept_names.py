@@ -22,6 +22,7 @@ from typing import Any
 
 from sharegen.common.cache_folder import trim, usable_folder
 from sharegen.common.files import replace_file
+from sharegen.engine.model.starting.packages import packages_distributions as _packages
 
 _PACKAGE = "transformers"
 _FINDS = f"{_PACKAGE}.utils.import_utils"  # the module whose function finds them
@@ -68,7 +69,10 @@ def _stamp(models: Path) -> str:
 
 
 class _Finder(MetaPathFinder, Loader):
-    """Finds the one module of transformers that finds names, and gives it a memory."""
+    """Finds the one module of transformers that finds names, and gives it a memory.
+
+    The same module of older versions asks whose each package is, and is told sooner.
+    """
 
     def __init__(self, models: Path, file: Path) -> None:
         self._models = models
@@ -89,7 +93,11 @@ class _Finder(MetaPathFinder, Loader):
     def exec_module(self, module: ModuleType) -> None:
         assert module.__spec__ is not None
         module.__spec__.loader = module.__loader__ = self._loader
-        self._loader.exec_module(module)
+        own, metadata.packages_distributions = metadata.packages_distributions, _packages
+        try:
+            self._loader.exec_module(module)
+        finally:
+            metadata.packages_distributions = own
         function = getattr(module, _FUNCTION, None)
         if function is not None:
             setattr(module, _FUNCTION, _with_memory(function, self._models, self._file))
