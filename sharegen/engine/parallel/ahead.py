@@ -14,6 +14,7 @@ from sharegen.common.parameters.data import CheckpointParameters
 from sharegen.common.parameters.machine import LoadParameters
 from sharegen.common.parameters.parameter import values_of
 from sharegen.engine.parallel.outline import ModelOutline
+from sharegen.errors import SharegenError
 
 if TYPE_CHECKING:
     from sharegen.engine.model.loaded import LoadedModel
@@ -59,14 +60,15 @@ class LoadedAhead(NamedTuple):
         return replace(setting, model=self.model)
 
 
-def load_ahead(asked: ModelAhead) -> LoadedAhead | None:
-    """Load it; None where that fails: a worker tries it again, and says what is wrong.
+def load_ahead(asked: ModelAhead) -> LoadedAhead | SharegenError | None:
+    """Load it, or return what is wrong with it.
+
+    None where something else fails: a worker tries it again, and says what.
 
     One thread computes, for a process with more cannot be copied.
     """
     from sharegen.engine.execute.process import using
     from sharegen.engine.model.load import load_model
-    from sharegen.errors import SharegenError
 
     checkpoint = values_of(CheckpointParameters, asked)
     how = values_of(LoadParameters, asked) | {"device": "cpu"}
@@ -74,7 +76,9 @@ def load_ahead(asked: ModelAhead) -> LoadedAhead | None:
         warnings.simplefilter("always")
         try:
             model = load_model(asked.model, **checkpoint, **how)
-        except (SharegenError, OSError, RuntimeError, MemoryError):
+        except SharegenError as error:
+            return error
+        except (OSError, RuntimeError, MemoryError):
             return None
     told = (str(each.message) for each in warned if each.category is UserWarning)
     return LoadedAhead(asked, model, tuple(told))

@@ -30,7 +30,7 @@ _PROGRAM = "sharegen.engine.parallel.fork_server"
 
 NUMBER = struct.Struct("!i")
 LOAD = -1  # asks for a model to be loaded, whose pickle follows, after the number of its bytes
-TELL = -2  # asks for the outline of that model, or None, as a pickle after the number of its bytes
+TELL = -2  # asks for that model's outline, or its error: a pickle, after the number of its bytes
 COPY = 0  # asks for a copy, with the worker's end of its connection; a number else is a copy's
 RUNS = 1 << 16  # beyond every exit code
 
@@ -68,7 +68,7 @@ class ForkServer:
     def outline(self) -> ModelOutline | None:
         """What the driver has to know of the model, once that is loaded.
 
-        None where it cannot be loaded, or nobody says it: the driver finds out why.
+        Raises what is wrong with the model. None where nobody says it: the driver finds out why.
         """
         try:
             self._line.sendall(NUMBER.pack(TELL))
@@ -77,11 +77,13 @@ class ForkServer:
                 told += (part := self._line.recv(size - len(told)))
                 if not part:
                     return None
-            found: ModelOutline | None = pickle.loads(told)
+            found: ModelOutline | SharegenError | None = pickle.loads(told)
         except (OSError, EOFError, pickle.UnpicklingError) as error:
             if isinstance(error, TimeoutError):
                 self.close()  # what it says later would be taken for other answers
             return None
+        if isinstance(found, SharegenError):
+            raise found
         return found
 
     def copy(self, connection: Connection[Any, Any]) -> Copy:

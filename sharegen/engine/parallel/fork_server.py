@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection
 from sharegen.engine.model.starting.lean_imports import import_transformers
 from sharegen.engine.parallel.ahead import LoadedAhead, load_ahead
 from sharegen.engine.parallel.copies import COPY, LOAD, NUMBER, RUNS, TELL
+from sharegen.errors import SharegenError
 
 
 def _copy(line: socket.socket) -> tuple[int, LoadedAhead | None] | None:
@@ -19,17 +20,19 @@ def _copy(line: socket.socket) -> tuple[int, LoadedAhead | None] | None:
     Returns in a copy: the descriptor of its connection, and the model that was loaded before.
     """
     ahead: LoadedAhead | None = None
+    found: LoadedAhead | SharegenError | None = None
     while True:
         asked, descriptors, _, _ = socket.recv_fds(line, NUMBER.size, 1)
         if len(asked) < NUMBER.size:  # the driver is gone
             return None
         (number,) = NUMBER.unpack(asked)
         if number == LOAD:
-            ahead = load_ahead(pickle.loads(_read(line, *NUMBER.unpack(_read(line, NUMBER.size)))))
+            found = load_ahead(pickle.loads(_read(line, *NUMBER.unpack(_read(line, NUMBER.size)))))
+            ahead = found if isinstance(found, LoadedAhead) else None
             gc.freeze()
             continue
         if number == TELL:
-            told = pickle.dumps(None if ahead is None else ahead.outline)
+            told = pickle.dumps(found if ahead is None else ahead.outline)
             line.sendall(NUMBER.pack(len(told)) + told)
             continue
         if number != COPY:

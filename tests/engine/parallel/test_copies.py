@@ -22,7 +22,7 @@ from sharegen.engine.parallel.ahead import ModelAhead
 from sharegen.engine.parallel.copies import ForkServer
 from sharegen.engine.parallel.launch import EngineProcess, Processes
 from sharegen.engine.parallel.messages import Alive, Failed, Ready, Setting
-from sharegen.errors import SharegenError
+from sharegen.errors import ModelError, SharegenError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="copies are Linux's")
 
@@ -114,9 +114,10 @@ def test_the_process_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_nothing_is_told_of_a_model_that_does_not_load(server: ForkServer, tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_model_is_told(server: ForkServer, tmp_path: Path) -> None:
     server.load(ModelAhead(model=str(tmp_path / "nowhere")))
-    assert server.outline() is None
+    with pytest.raises(ModelError, match="nowhere"):
+        server.outline()
 
 
 @pytest.mark.slow
