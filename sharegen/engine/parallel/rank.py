@@ -50,7 +50,8 @@ def _run(join: Join, line: Line) -> None:
     device = torch.device(join.device)
     place = ranks.connect(join.rank, join.size, join.address, device)
     with on(device):
-        model = join.load(ranks=place)
+        with using(max(1, join.threads // join.size)):  # all ranks read at once
+            model = join.load(ranks=place)
         prepared = Prepared(model, join.tokenizer, join.config)
         runner: Runner | None = None
         with using(prepared.threads), short_collections():

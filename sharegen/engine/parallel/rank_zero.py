@@ -14,6 +14,7 @@ from sharegen.common.parameters.machine import LoadParameters
 from sharegen.common.parameters.parameter import values_of
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
+from sharegen.engine.execute.process import using
 from sharegen.engine.model.checkpoint.source import resolve_device
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel, on
@@ -90,7 +91,9 @@ def engine_of_ranks(
             os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
         ranks = workers.meet(partial(connect, 0, size, address, device))
         with workers.together(), on(device):
-            return Engine(load(ranks=ranks), tokenizer, config, other_ranks=workers, **options)
+            with using(max(1, threads // size)):  # all ranks read at once
+                model = load(ranks=ranks)
+            return Engine(model, tokenizer, config, other_ranks=workers, **options)
     except BaseException:
         workers.end()
         workers.close()
