@@ -94,6 +94,13 @@ class SpellingRunner:
     def _keys_of(self, block: int) -> np.ndarray:
         return self.keys[block * self.size : (block + 1) * self.size]
 
+    def _own(self, batch: PrefillBatch, row: int) -> list[Text]:
+        """What an output that is a row of a decoding step reads of its sample's own tokens."""
+        assert batch.rows is not None
+        index = np.arange(batch.positions[row] - batch.rows.prefix_length[row])
+        blocks = batch.rows.block_tables[row][index // self.size].astype(np.int64)
+        return self.keys[blocks * self.size + index % self.size].tolist()
+
     def prefill(self, batch: PrefillBatch) -> Drawn:
         self._swap(batch.swaps)
         self._assert_free_of_each_other(batch.slots)
@@ -102,7 +109,8 @@ class SpellingRunner:
         for first, end in pairwise(batch.chunk_starts):
             for row in range(first, end):
                 # A layer stores all keys before any row reads: parents may be in the same batch.
-                context = [*self.keys[above.get(row, [])].tolist(), *texts[first:row]]
+                own = texts[first:row] if batch.rows is None else self._own(batch, row)
+                context = [*self.keys[above.get(row, [])].tolist(), *own]
                 assert len(context) == batch.positions[row]
                 assert all(self._before[text] == last for last, text in pairwise([0, *context]))
                 before = context[-1] if context else 0

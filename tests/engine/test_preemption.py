@@ -132,6 +132,22 @@ def test_one_pass_fills_what_was_lost(name: str, lag: int) -> None:
     assert engine.scheduler.swapping.tokens_filled > 0 == ran.stats.swaps
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "lag"), [("llama", 0), ("gemma2", 1)])
+def test_rows_fill_what_was_lost_with_the_same_bits(name: str, lag: int) -> None:
+    """As the deterministic mode does: a few rows at a time, so that samples come in parts."""
+    requests = [
+        replace(request, params=replace(request.params, ignore_eos=True, max_tokens=60))
+        for request in job()
+        if request.beam is None
+    ]
+    whole = run(make_engine(loaded(name), blocks=900, deterministic=True), requests)
+    engine = tight(name, lag, blocks=48, host_blocks=0, deterministic=True, max_sequences=7)
+    ran = run(engine, requests)
+    assert ran.results == whole.results
+    assert engine.scheduler.swapping.tokens_filled > 20 > ran.stats.swaps == 0
+
+
 def waiting(engine: CheckedEngine) -> list[tuple[int, int]]:
     """Who lies in host memory."""
     saved = engine.scheduler.swapping._saved

@@ -96,6 +96,22 @@ class Swaps:
     back: Int64
 
 
+@dataclass(frozen=True)
+class OutputRows:
+    """What a prefill batch's tokens are as rows of a decoding step: outputs of preempted samples.
+
+    A row's keys and values are read by the rows behind it in the same step. So all that is added up
+    for a token is what the step did that fed it first.
+
+    Args:
+        prefix_length: [T], tokens of the sample's prompt.
+        block_tables: [T, max_blocks], the blocks of the sample's own tokens.
+    """
+
+    prefix_length: Int32
+    block_tables: Int32
+
+
 FIXED_CHUNK = 1024
 """Tokens of a chunk where its place may not depend on how large batches are, and so of a batch at
 least."""
@@ -120,6 +136,7 @@ class PrefillBatch:
             for a model that keeps none.
         masks: masks of the drawings that have one, or None.
         swaps: copies between the KV cache and host memory, or None.
+        rows: where the tokens are outputs that go through a decoding step again; else None.
     """
 
     token_ids: Int64
@@ -135,6 +152,7 @@ class PrefillBatch:
     mixed: list[MixedChunks]
     masks: TokenMasks | None = None
     swaps: Swaps | None = None
+    rows: OutputRows | None = None
 
 
 @dataclass(frozen=True)

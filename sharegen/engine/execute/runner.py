@@ -15,7 +15,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from sharegen.engine.core.batch import Batch, DecodeBatch, Drawing, Int32, PrefillBatch
+from sharegen.engine.core.batch import (
+    Batch,
+    DecodeBatch,
+    Drawing,
+    Int32,
+    OutputRows,
+    PrefillBatch,
+)
 from sharegen.engine.core.request import SamplingParams
 from sharegen.engine.execute.agreement import Agreement
 from sharegen.engine.execute.back_end import Attention, Slots
@@ -127,6 +134,8 @@ class Runner:
         padding = max(0, least - count)
         if self._agreement is not None:
             self._agreement.check(batch=batch)
+        if batch.rows is not None:
+            return self._fill(batch, batch.rows)
         wanted = batch.logit_rows
         if batch.logprobs is not None:
             wanted = np.concatenate([wanted, batch.logprobs.rows])
@@ -180,6 +189,31 @@ class Runner:
         )
         return Drawn(*outputs)
 
+    def _fill(self, batch: PrefillBatch, own: OutputRows) -> Drawn:
+        """Compute the KV of outputs by what a decoding step of such rows computes.
+
+        Their logits are for nothing, and come with it.
+        """
+        count = len(batch.token_ids)
+        rows = self.padded(count)
+        missing = (0, rows - count)
+        scratch = self.cache.scratch_block
+        tokens, position, prefix_length, tables = self._send(
+            np.pad(batch.token_ids, missing),
+            np.pad(batch.positions.astype(np.int32), missing, constant_values=-1),
+            np.pad(own.prefix_length, missing),
+            np.pad(own.block_tables, (missing, (0, 0)), constant_values=scratch),
+        )
+        self.attention.update(batch.layout)
+        output = (position - prefix_length).clamp(min=0).long()
+        slots = self._slots(tables, position, output)
+        where = Slots(None, slots) if self.cache.blocks_per_full > 1 else Slots(slots)
+        context = self.attention.decode(where, tables, prefix_length, position)
+        every = torch.arange(rows, device=self.device)
+        with active(context, None):
+            self.model.forward(tokens, position.clamp(min=0).long(), every, every=True)
+        return _nothing()
+
     def spare_memory(self) -> None:
         """Give back what is held for speed alone: captured graphs, memory that was freed."""
         if self.device.type == "cuda":
@@ -200,9 +234,7 @@ class Runner:
         position, prefix_length = self.position[rows], self.prefix_length[rows]
         block_tables = self.block_tables[rows]
         output = (position - prefix_length).clamp(min=0).long()  # index of the token that goes in
-        size = self.cache.block_size
-        blocks = block_tables.gather(1, (output // size)[:, None])[:, 0]
-        slots = torch.where(position >= 0, blocks * size + output % size, self._scratch_slot)
+        slots = self._slots(block_tables, position, output)
         where = Slots(None, slots) if self.cache.blocks_per_full > 1 else Slots(slots)
         context = self.attention.decode(where, block_tables, prefix_length, position)
         every = torch.arange(count, device=self.device)
@@ -235,6 +267,14 @@ class Runner:
             )  # fmt: skip
             return tokens, logprobs, ended, *top
         return tokens, logprobs, ended, *_top(logits, tokens, logprobs, features.top_logprobs)
+
+    def _slots(
+        self, block_tables: torch.Tensor, position: torch.Tensor, output: torch.Tensor
+    ) -> torch.Tensor:
+        """Return where the KV of each row's input goes: [rows]."""
+        size = self.cache.block_size
+        blocks = block_tables.gather(1, (output // size)[:, None])[:, 0]
+        return torch.where(position >= 0, blocks * size + output % size, self._scratch_slot)
 
     def _go_on_as_rank_0(self, ranks: Ranks, rows: slice) -> None:
         """The next step begins with what rank 0 drew: others may round, and draw, differently."""
@@ -316,8 +356,7 @@ class Runner:
     def _draw_first(self, batch: PrefillBatch, logits: torch.Tensor, prompt: Drawn | None) -> Drawn:
         drawings = batch.drawings
         if not drawings:
-            empty = torch.empty(0)
-            return Drawn(empty.long(), empty, empty.bool(), prompt=prompt)
+            return _nothing(prompt)
         [which] = self._send(batch.prompts)
         drawn, asked = [], -1
         states = []
@@ -350,6 +389,12 @@ class Runner:
 
     def _full(self, shape: tuple[int, ...], value: int, dtype: torch.dtype) -> torch.Tensor:
         return torch.full(shape, value, dtype=dtype, device=self.device)
+
+
+def _nothing(prompt: Drawn | None = None) -> Drawn:
+    """Return what a step gives that draws nothing. prompt: what it says of prompt tokens."""
+    empty = torch.empty(0)
+    return Drawn(empty.long(), empty, empty.bool(), prompt=prompt)
 
 
 def _columns(

@@ -60,7 +60,7 @@ class Observer:
         """
         swapping, stats = self._scheduler.swapping, self.stats
         seconds, tokens = stats.decode_seconds, self._scheduler.row_steps
-        if swapping.one_pass:
+        if swapping.one_pass and not self._scheduler.fills_rows:
             seconds = stats.prefill_seconds
             tokens = stats.prompt_tokens_computed + swapping.tokens_filled
         swapping.seconds_a_token = seconds / max(1, tokens)

@@ -38,6 +38,11 @@ def scheduler_for(prepared: Prepared, config: EngineConfig, tree: PrefixTree | N
     on_gpu = prepared.model.device.type == "cuda"
     cache = prepared.cache
     is_plain = not cache.fp8 and not prepared.model.mixers
+    # Prefill rounds otherwise than decoding does: on a CPU in float32 bits would differ. And it
+    # reads what it puts into FP8 blocks as it was before that.
+    fills_rows = config.deterministic and not prepared.model.mixers
+    one_pass = prepared.chunk_tokens if on_gpu and is_plain and not config.deterministic else 0
+    one_pass = prepared.model.context_length if fills_rows else one_pass
     return Scheduler(
         BlockPool(
             prepared.num_blocks, config.block_size, cache.blocks_per_full, prepared.blocks.readers
@@ -57,9 +62,8 @@ def scheduler_for(prepared: Prepared, config: EngineConfig, tree: PrefixTree | N
         mix_together=on_gpu,
         host_slots=0 if prepared.swap_space is None else prepared.swap_space.num_slots,
         swap_cost=SwapCost(*prepared.swap_seconds),
-        # Prefill rounds otherwise than decoding does: on a CPU in float32 bits would differ.
-        # And it reads what it puts into FP8 blocks as it was before that.
-        one_pass=prepared.chunk_tokens if on_gpu and is_plain else 0,
+        one_pass=one_pass,
+        fills_rows=fills_rows,
         deterministic=config.deterministic and on_gpu,
         forks_anew=config.deterministic,
         first_rows=None if on_gpu else config.first_rows,

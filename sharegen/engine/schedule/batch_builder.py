@@ -11,7 +11,7 @@ import numpy as np
 from sharegen.engine.cache.prefix_tree import Node
 from sharegen.engine.cache.prompt_logprobs import AskedRow, asked_of
 from sharegen.engine.cache.stored_kv import NodeKV
-from sharegen.engine.core.batch import MixedChunks, PrefillBatch, WantedLogprobs
+from sharegen.engine.core.batch import MixedChunks, OutputRows, PrefillBatch, WantedLogprobs
 from sharegen.engine.schedule.sequence import Sequence, SequenceGroup
 from sharegen.engine.schedule.step import Chunk, PrefillStep
 from sharegen.kernels.layout import SharedLayout
@@ -77,21 +77,26 @@ def prefill_step(
 
 
 def fill_step(
-    sequences: Seq[Sequence], stored: Mapping[Node, NodeKV], block_size: int, latents: bool = False
+    parts: Seq[tuple[Sequence, int, int]],
+    stored: Mapping[Node, NodeKV],
+    block_size: int,
+    latents: bool = False,
+    tables: Tables | None = None,
 ) -> PrefillStep:
-    """What samples have fed, into their blocks once more; nothing is drawn.
+    """Outputs [start, end) of samples, into their blocks once more; nothing is drawn.
 
-    latents: whether these are blocks of such.
+    parts: (sample, start, end). latents: whether these are blocks of such. tables: where the
+    outputs are rows of a decoding step, and what of theirs.
     """
-    starts = np.cumsum([0] + [sequence.fed for sequence in sequences])
+    starts = np.cumsum([0] + [end - start for _, start, end in parts])
     tokens, positions, slots, queries = [], [], [], []
-    for sequence, first in zip(sequences, starts[:-1].tolist(), strict=True):
-        leaf, within = sequence.leaf, np.arange(sequence.fed, dtype=np.int64)
+    for (sequence, start, end), first in zip(parts, starts[:-1].tolist(), strict=True):
+        leaf, within = sequence.leaf, np.arange(start, end, dtype=np.int64)
         blocks = np.array(sequence.blocks, dtype=np.int64)
-        tokens.append(np.array(sequence.tokens[: sequence.fed], dtype=np.int64))
+        tokens.append(np.array(sequence.tokens[start:end], dtype=np.int64))
         positions.append(within + leaf.end)
         slots.append(blocks[within // block_size] * block_size + within % block_size)
-        queries.append(Queries(leaf, range(first, first + sequence.fed), leaf.length))
+        queries.append(Queries(leaf, range(first, first + len(within)), leaf.length))
     nothing = np.empty(0, dtype=np.int64)
     batch = PrefillBatch(
         token_ids=np.concatenate(tokens),
@@ -99,14 +104,35 @@ def fill_step(
         slots=np.concatenate(slots),
         fp8=np.full(starts[-1], latents),
         chunk_starts=starts.tolist(),
-        layout=shared_layout(queries, stored),
+        layout=shared_layout(queries, stored, by_tree=tables is not None and tables.by_tree),
         logit_rows=nothing,
         drawings=[],
         prompts=nothing,
         logprobs=None,
         mixed=[],
+        rows=None if tables is None else _rows_of(parts, tables),
     )
     return PrefillStep(batch, [], [], [])
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Block tables of the rows of a decoding step: how wide they are, and what is in an empty
+    place. by_tree: as `shared_layout` takes it.
+    """
+
+    width: int
+    scratch_block: int
+    by_tree: bool
+
+
+def _rows_of(parts: Seq[tuple[Sequence, int, int]], tables: Tables) -> OutputRows:
+    counts = [end - start for _, start, end in parts]
+    blocks = np.full((len(parts), tables.width), tables.scratch_block, dtype=np.int32)
+    for row, (sequence, _, _) in zip(blocks, parts, strict=True):
+        row[: len(sequence.blocks)] = sequence.blocks
+    prefix = np.array([sequence.leaf.end for sequence, _, _ in parts], dtype=np.int32)
+    return OutputRows(np.repeat(prefix, counts), np.repeat(blocks, counts, axis=0))
 
 
 def one_by_one(chunks: list[Chunk]) -> list[MixedChunks]:

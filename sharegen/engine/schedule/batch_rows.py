@@ -395,6 +395,10 @@ class BatchRows:
         found = sorted(rows[start:end] for start, end in parts if end > start)
         return [(self._sequence(part[0]).group.leaf, part) for part in found]
 
+    def show_layout(self) -> None:
+        """Send the next step's layout, for another one is put in its place."""
+        self._layout_changed = True
+
     def send_all_again(self) -> None:
         """What the last batch was to change may never have arrived."""
         self._changed.update(range(self.capacity))

@@ -32,6 +32,7 @@ from sharegen.engine.core.beam_search import Choice
 from sharegen.engine.core.request import Request
 from sharegen.engine.schedule.admission import Admission
 from sharegen.engine.schedule.batch_builder import (
+    Tables,
     equals_together,
     fill_step,
     one_by_one,
@@ -71,7 +72,9 @@ class Scheduler:
         mix_together: whether chunks of equal length are one batch of mixers.
         host_slots: blocks that host memory holds for preempted sequences.
         swap_cost: seconds that using them takes.
-        one_pass: the most tokens of a preempted sequence that one prefill pass computes again.
+        one_pass: the most tokens of a preempted sequence that are computed again together.
+        fills_rows: whether they are rows of a decoding step, which gives the bits that they had;
+            else one prefill pass has all of them.
         deterministic: whether nothing that decides about the order of sums may depend on the batch:
             chunks lie at places that no batch's size changes, layouts say what the job's tree says
             of their nodes, and a preempted sequence gets its KV as it had it before.
@@ -99,6 +102,7 @@ class Scheduler:
         host_slots: int = 0,
         swap_cost: SwapCost | None = None,
         one_pass: int = 0,
+        fills_rows: bool = False,
         deterministic: bool = False,
         forks_anew: bool = False,
         first_rows: int | None = None,
@@ -119,8 +123,8 @@ class Scheduler:
             least_width,
         )  # fmt: skip
         self.ready = ReadyQueue()  # first token drawn, no row
-        # One pass rounds otherwise than the steps did that it stands for.
-        one_pass = 0 if deterministic else one_pass
+        assert fills_rows or not (deterministic and one_pass), "a pass rounds otherwise than steps"
+        self.fills_rows, self._by_tree = fills_rows, deterministic
         self.swapping = Swapping(pool, host_slots, swap_cost or SwapCost(), one_pass)
         self.admission = Admission(self.rows, self.ready, self.cache, self.swapping)
         self.prefill = PrefillQueue(
@@ -369,7 +373,8 @@ class Scheduler:
             least = max(LEAST_CHUNK, prefill.cut_tokens or 0)
             if prefill.chunk_tokens > least:
                 prefill.chunk_tokens = max(least, prefill.chunk_tokens // 2)
-                self.swapping.one_pass = min(self.swapping.one_pass, prefill.chunk_tokens)
+                if not self.fills_rows:
+                    self.swapping.one_pass = min(self.swapping.one_pass, prefill.chunk_tokens)
                 return f"prompts are computed {prefill.chunk_tokens:,} tokens at a time"
         # Fewer sequences leave more to prefill, too: the graphs of wide batches hold memory.
         self.preemption.preempt_all()
@@ -448,9 +453,7 @@ class Scheduler:
         if plan.chunks:
             return self._with_swaps(self._prefill_step(plan))
         if self.swapping.filling:
-            filled = self.swapping.fill(self.prefill.chunk_tokens)
-            size, latents = self.pool.block_size, self.pool.blocks_per_full > 1
-            return self._with_swaps(fill_step(filled, self.cache.stored, size, latents))
+            return self._with_swaps(self._fill_step())
         if self.num_running:
             moves = self.rows.compact() if is_idle else []
             self.row_steps += self.num_running
@@ -463,6 +466,21 @@ class Scheduler:
         if not self.states.are_kept:
             return prefill_step(plan.chunks, plan.groups, stored, size)
         return prefill_step(plan.chunks, plan.groups, stored, size, self._mixed)
+
+    def _fill_step(self) -> PrefillStep:
+        stored, size, latents = (
+            self.cache.stored,
+            self.pool.block_size,
+            self.pool.blocks_per_full > 1,
+        )
+        if not self.fills_rows:
+            filled = self.swapping.fill(self.prefill.chunk_tokens)
+            parts = [(sequence, 0, sequence.fed) for sequence in filled]
+            return fill_step(parts, stored, size, latents)
+        self.rows.show_layout()  # of the step after this one
+        width, scratch = self.rows.block_tables.shape[1], self.rows.scratch_block
+        parts = self.swapping.fill_rows(self.max_sequences)
+        return fill_step(parts, stored, size, latents, Tables(width, scratch, self._by_tree))
 
     def _with_swaps(self, step: Step) -> Step:
         swaps = self.swapping.next_batch()

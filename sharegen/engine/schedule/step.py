@@ -46,7 +46,7 @@ class ChosenPrefill:
 class PrefillStep:
     """A step that computes prompts. chunks: of which nodes. groups: the requests whose first tokens
     are drawn, in the order of the batch's drawings. asked: [n] who wants what the batch says about
-    prompt tokens.
+    prompt tokens. What fills the blocks of preempted sequences is for none of these.
     """
 
     batch: PrefillBatch

@@ -1,10 +1,11 @@
 """Swapping: whether the KV of a preempted sample's own tokens is saved in host memory, or lost.
 
 A preempted sample whose blocks are saved goes on where it was. One whose blocks are lost feeds its
-tokens again, one a step; or, where last bits may differ, all of them in one prefill pass. Which is
-cheaper a cost model says: seconds for the copies there and back against seconds of tokens that are
-given to the model for nothing new. Tokens do not depend on it: what comes back are the bits that
-went out, and what is fed again gives them once more.
+tokens again: one a step; or many of them as rows of one step, which gives the same bits; or, where
+last bits may differ, all of them in one prefill pass. Which is cheaper a cost model says: seconds
+for the copies there and back against seconds of tokens that are given to the model for nothing new.
+Tokens do not depend on it: what comes back are the bits that went out, and what is fed again gives
+them once more.
 """
 
 from __future__ import annotations
@@ -46,11 +47,12 @@ class Saved:
 class Swapping:
     """Slots of host memory, each for one block, and who has them.
 
-    num_slots: 0 where nothing is ever saved. one_pass: tokens of a sample that a prefill pass may
-    fill in where they are lost, at most; 0: it feeds them all again. seconds_a_token: of computing
+    num_slots: 0 where nothing is ever saved. one_pass: tokens of a sample that may be filled in
+    where they are lost, at most, by a prefill pass or as rows; 0: it feeds them all again, one a
+    step. seconds_a_token: of computing
     one again, as far as it is known. swaps: samples that were saved, blocks_saved: theirs; refused:
     those that would have been, had there been slots. filling: samples that have joined with blocks
-    that a prefill pass has still to fill. tokens_filled: by such passes.
+    that are still to be filled. tokens_filled: by now.
     """
 
     def __init__(self, pool: BlockPool, num_slots: int, cost: SwapCost, one_pass: int = 0) -> None:
@@ -60,6 +62,7 @@ class Swapping:
         self.seconds_a_token = 0.0
         self.swaps = self.blocks_saved = self.refused = self.tokens_filled = 0
         self.filling: list[Sequence] = []
+        self._filled: dict[Sequence, int] = {}  # tokens, of those that are filled in parts
         self._pool = pool
         self._free = list(range(self.num_slots))[::-1]
         self._saved: dict[Sequence, Saved] = {}  # by the sample that waits
@@ -76,8 +79,7 @@ class Swapping:
 
         content: of a block, which one holds what is going to be in it.
         """
-        if sequence in self.filling:
-            self.filling.remove(sequence)
+        if self._fills_no_more(sequence):
             return
         if not self.num_slots:
             return
@@ -110,8 +112,7 @@ class Swapping:
 
     def forget(self, sequence: Sequence) -> None:
         """A sample ends, or has to feed its tokens again."""
-        if sequence in self.filling:
-            self.filling.remove(sequence)
+        self._fills_no_more(sequence)
         saved = self._saved.pop(sequence, None)
         if saved is None:
             return
@@ -120,6 +121,14 @@ class Swapping:
         if sequence in self._leaving:
             self._leaving.remove(sequence)
             self._out = [pair for pair in self._out if pair[1] not in slots]
+
+    def _fills_no_more(self, sequence: Sequence) -> bool:
+        """Whether its blocks were still to be filled."""
+        if sequence not in self.filling:
+            return False
+        self.filling.remove(sequence)
+        self._filled.pop(sequence, None)
+        return True
 
     # -- back ---------------------------------------------------------------------------------
 
@@ -201,6 +210,22 @@ class Swapping:
         self.tokens_filled += tokens
         return filled
 
+    def fill_rows(self, most: int) -> list[tuple[Sequence, int, int]]:
+        """(sample, start, end): outputs that the next batch fills, up to so many together."""
+        parts = []
+        while self.filling and most:
+            sequence = self.filling[0]
+            start = self._filled.pop(sequence, 0)
+            end = min(sequence.fed, start + most)
+            parts.append((sequence, start, end))
+            most -= end - start
+            self.tokens_filled += end - start
+            if end < sequence.fed:
+                self._filled[sequence] = end
+            else:
+                self._coming.append(self.filling.pop(0))
+        return parts
+
     # -- the copies ---------------------------------------------------------------------------
 
     def next_batch(self) -> Swaps | None:
@@ -222,7 +247,7 @@ class Swapping:
         for sequence in leaving:
             self.forget(sequence)
         coming = [*coming, *self.filling]
-        self._last, self.filling = ([], []), []
+        self._last, self.filling, self._filled = ([], []), [], {}
         return coming
 
     def clear(self) -> None:
@@ -231,6 +256,7 @@ class Swapping:
         self._saved.clear()
         self._out, self._back = [], []
         self._leaving, self._coming, self.filling = [], [], []
+        self._filled = {}
         self._last = ([], [])
 
     def check_integrity(self, waiting: Iterable[Sequence]) -> None:
