@@ -132,6 +132,7 @@ def measurement(
         command=f"python -m benchmarks start {models}{more}", date=today, commit=machine.commit,
         versions=machine.versions(int(on_gpu)), card=card,
         numbers=Numbers(starts=tuple(starts)), busy=busy,
+        note=f"With {shlex.join(flags)}." if flags else None,
     )  # fmt: skip
     unknown = dict.fromkeys(found.missing(), "this machine does not tell it")
     return Measurement.model_validate(found.model_copy(update={"unknown": unknown}).model_dump())
