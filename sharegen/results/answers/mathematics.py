@@ -86,6 +86,8 @@ def _compare(answer: str, gold: str) -> bool | str:
     try:
         wanted, given = (parse(f"${text}$", parsing_timeout=None) for text in (gold, answer))
         same = verify(wanted, given, float_rounding=12, timeout_seconds=None)
+        if same and "=" in gold:  # of an equation without a side it sees the other alone
+            same = verify(given, wanted, float_rounding=12, timeout_seconds=None)
     except MemoryError:
         raise
     except Exception as error:  # whatever a formula makes the library do

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sharegen.results.answers import equality, mathematics
@@ -172,6 +172,7 @@ texts = st.lists(alphabet, max_size=10).map("".join)
 
 @settings(max_examples=60, deadline=None)
 @given(texts, texts)
+@example("1=", "1=1")
 def test_equality_has_no_direction_and_holds_of_itself(one: str, other: str) -> None:
     assert is_right(one, one)
     assert is_right(one, other) == is_right(other, one)
