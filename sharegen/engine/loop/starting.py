@@ -39,10 +39,8 @@ def scheduler_for(prepared: Prepared, config: EngineConfig, tree: PrefixTree | N
     cache = prepared.cache
     is_plain = not cache.fp8 and not prepared.model.mixers
     # Prefill rounds otherwise than decoding does: on a CPU in float32 bits would differ. And it
-    # reads what it puts into FP8 blocks as it was before that.
-    # Rows of a step give the bits. On a GPU a test of many preemptions failed with them, for a
-    # reason that was not seen: there such samples feed their tokens again one a step.
-    fills_rows = config.deterministic and not on_gpu and not prepared.model.mixers
+    # reads what it puts into FP8 blocks as it was before that. Rows of a step give the bits.
+    fills_rows = config.deterministic and not prepared.model.mixers
     one_pass = prepared.chunk_tokens if on_gpu and is_plain and not config.deterministic else 0
     one_pass = prepared.model.context_length if fills_rows else one_pass
     return Scheduler(
