@@ -45,6 +45,7 @@ from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.states.first_forms import keep_first_forms
 from sharegen.engine.model.steady.holding import hold_products
 from sharegen.engine.model.steady.telling import not_steady
+from sharegen.engine.model.steady.trial import USUAL_ROWS
 from sharegen.engine.model.summary import Optimised, has_grouped_experts, summary
 from sharegen.engine.model.tensor_parallel.ranks import alone
 from sharegen.kernels.cost import CostModel
@@ -140,7 +141,7 @@ class Prepared:
             model.layers, model.dtype, config.kv_cache_dtype, why_no_latents(model, config) is None
         )
         with model.changing():
-            most = max(self.max_sequences, self.chunk_tokens)
+            most = max(self.max_sequences, self.chunk_tokens, USUAL_ROWS)
             held = all_sizes(self.padded, most) if config.deterministic and on_gpu else ()
             if held and model.mixers:
                 model.on_release(keep_first_forms())

@@ -184,7 +184,8 @@ class LoadedModel:
         Args:
             input_ids, position_ids: [T].
             logit_rows: [R], the rows of T whose logits are wanted.
-            every: whether these are all rows, one after another, as in decoding.
+            every: whether all rows go through all of the layers, as in decoding, for whatever
+                logits.
 
         Returns:
             [R, vocab_size].

@@ -23,6 +23,10 @@ _LINES = 97  # different rows, which come again and again: no tile has a multipl
 _MOST_BYTES = 1 << 29  # of a result
 _LARGER = 2  # numbers of rows that the library may be given instead of fewer
 _SCALES = 5  # the powers of two up to which pairs are larger or smaller
+
+USUAL_ROWS = 8192
+"""Most rows of those whose bits count. Every engine has all of these tried, however few rows it
+runs: or engines of other sizes would find other bits to be those of most numbers of rows."""
 _BIAS = 2.0**-15  # about what rounding leaves of a sum, which a larger bias would hide
 
 Kernels = Callable[[int], Iterable[Multiply]]
@@ -38,8 +42,8 @@ def try_ways(
 ) -> Ways:
     """Choose a way for each number of rows, so that a row has the same bits with all of them.
 
-    The bits are those that the library gives for most numbers of rows. Where it gives others, a
-    kernel is taken that gives these, or a larger number of rows, or a smaller one, part by part:
+    The bits are those that the library gives for most numbers of rows, up to USUAL_ROWS. Where it
+    gives others, a kernel is taken that gives these, or a larger number of rows, or a smaller one, part by part:
     whichever is fastest. So it holds wherever the place of a row does not matter to the library.
 
     Args:
@@ -53,10 +57,12 @@ def try_ways(
     sizes = [size for size in sizes if size <= most] or list(sizes[:1])
     product = _Product(shape, sizes[-1])
     found = {size: product.bits(Way(library, size), size) for size in sizes}
-    expected = _most_frequent([bits for bits in found.values() if bits is not None], sizes[-1])
+    usual = [size for size in sizes if size <= USUAL_ROWS] or list(sizes[:1])
+    of_usual = [bits for size in usual if (bits := found[size]) is not None]
+    expected = _most_frequent(of_usual, usual[-1])
     if expected is None:  # the place of a row matters to the library: ours is to have the word
-        ours = next(iter(kernels(sizes[-1])), None)
-        expected = None if ours is None else product.bits(Way(ours), sizes[-1])
+        ours = next(iter(kernels(usual[-1])), None)
+        expected = None if ours is None else product.bits(Way(ours), usual[-1])
     same = [size for size, bits in found.items() if _agree(bits, expected)]
     by_rows: dict[int, Way] = {}
     differing = []

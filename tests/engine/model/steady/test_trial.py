@@ -119,6 +119,19 @@ def test_where_places_matter_to_the_library_all_is_our_kernel() -> None:
     check(ways)
 
 
+def test_larger_engines_find_the_bits_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though of all their numbers of rows most have other sums."""
+    monkeypatch.setattr(trial, "USUAL_ROWS", 64)
+    x, weight = torch.randn(64, 64), torch.randn(24, 64)
+    found = []
+    for sizes in (SIZES[:4], SIZES):
+        library = Library(lambda rows: rows > 64)
+        ways = try_ways(SHAPE, sizes, lambda rows: [ours], equally, library)
+        assert not ways.differing
+        found.append(ways.multiply(x, weight, None))
+    assert torch.equal(*found)
+
+
 def test_what_nothing_mends_is_told() -> None:
     assert tried(by_place, [], equally).differing == SIZES
 
