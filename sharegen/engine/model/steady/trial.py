@@ -43,8 +43,9 @@ def try_ways(
     """Choose a way for each number of rows, so that a row has the same bits with all of them.
 
     The bits are those that the library gives for most numbers of rows, up to USUAL_ROWS. Where it
-    gives others, a kernel is taken that gives these, or a larger number of rows, or a smaller one, part by part:
-    whichever is fastest. So it holds wherever the place of a row does not matter to the library.
+    gives others, a kernel is taken that gives these, or a larger number of rows, or a smaller one,
+    part by part: whichever is fastest. So it holds wherever the place of a row does not matter to
+    the library.
 
     Args:
         sizes: numbers of rows, in rising order. Those whose results would take too much memory are
