@@ -6,6 +6,7 @@ as is asked with what that start kept. The files of torch and of the model are i
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -117,13 +118,23 @@ def _prompt(index: int) -> str:
     return f"Question: {numbers} plus {index}?\nAnswer:"
 
 
+def gpus(flags: Sequence[str]) -> int:
+    """How many GPUs a run with these flags takes, of which each worker and each rank has one."""
+    found = 1
+    words = [word for flag in flags for word in flag.split("=", 1)]
+    for flag, said in itertools.pairwise(words):
+        if flag in ("--workers", "--tensor-parallel-size") and said.isdigit():
+            found *= int(said)
+    return found
+
+
 def measurement(
     starts: Sequence[Start], flags: Sequence[str], commit: str | None, busy: bool
 ) -> Measurement:
     """The starts, with all that makes them count."""
     machine = find_machine(commit)
     on_gpu = any(start.compiled is not None for start in starts)
-    today, card = datetime.now(UTC).date(), machine.card(int(on_gpu))
+    today, card = datetime.now(UTC).date(), machine.card(gpus(flags) if on_gpu else 0)
     models = " ".join(dict.fromkeys(start.model for start in starts))
     more = "".join(f" --flag={shlex.quote(flag)}" for flag in flags)
     row = "-".join(["start", *(re.sub(r"[^a-z0-9.]+", "", flag) for flag in flags)])

@@ -100,11 +100,13 @@ _INTRODUCTIONS = {
     "run prompts` with 20 prompts x 8 samples of 64 tokens: once with an empty cache, then with "
     "what that start kept. The files of the model and of torch are in memory. "
     "[Starting](reference/starting.md) says what the parts are.",
-    "A server": "`sharegen serve` asked through the openai client, in a process of its own on the "
-    "same machine: each prompt as many requests of one sample, beside one call of `LLM.generate` "
-    "that asks the same. Milliseconds by clients that ask one request after the other; and, of "
-    "requests that come at random times, from arrival to end by the tokens of the answer: "
-    "ChunkAttention's load, prompts of 1,024 tokens and answers of 512, 32 at once. The paper's "
+    "A server": "`sharegen serve` is asked through the openai client, by a process of its own on "
+    "the same machine. Each prompt is asked as many times as it has samples, one sample a request. "
+    "Three kinds of tables: tokens per second, beside one call of `LLM.generate` that asks the "
+    "same; milliseconds to the first token of an answer and for each further one, where each "
+    "client asks one request after the other; milliseconds from a request's arrival to its end, "
+    "divided by the tokens of the answer, where requests arrive at random times. The last one is "
+    "ChunkAttention's load: prompts of 1,024 tokens and answers of 512, 32 at once. The paper's "
     "own A100 gave 14.07 a token at one request a second where prompts share, and 19.11 where not "
     "(Llama 2 of 7B, table 4 of [2402.15220](https://arxiv.org/abs/2402.15220)).",
     "Training": "GRPO by TRL over the module that sharegen samples from. Log-probabilities are "

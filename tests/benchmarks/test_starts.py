@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.measurement import Start
-from benchmarks.starts import command, measure, measurement, median, read_start
+from benchmarks.starts import command, gpus, measure, measurement, median, read_start
 from benchmarks.tables.starts import starts_table
 from sharegen.errors import ModelError, UsageError
 
@@ -47,6 +47,19 @@ def test_a_measurement_needs_no_rate():
     found = measurement([_start()], ["--no-compile"], "1234567", busy=True)
     assert found.row == "start-nocompile" and found.card.kind == "cpu" and found.busy
     assert found.command == "python -m benchmarks start m --flag=--no-compile"
+
+
+@pytest.mark.parametrize(
+    ("flags", "count"),
+    [
+        ([], 1),
+        (["--quantization", "fp8"], 1),
+        (["--workers", "2"], 2),
+        (["--workers=2", "--tensor-parallel-size", "4"], 8),
+    ],
+)
+def test_each_worker_and_each_rank_has_a_card(flags, count):
+    assert gpus(flags) == count
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path):
