@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,13 +13,23 @@ from sharegen.cli.key_options import KEYS, RUN_KEYS, options_of, said_by
 from sharegen.cli.parameters import option, parse_path, parse_size, with_options
 from sharegen.cli.telling import complain
 from sharegen.common.extras import install
+from sharegen.common.parameters.groups import FlaggedKey
 from sharegen.errors import UsageError
 
 _SECTIONS = ("", "machine")  # the model, and where it runs
 # Keys that are a job's. What prompts share here depends on who came before, and so do bits.
-_PER_JOB = ("reorder", "token_ids", "machine.ray", "machine.deterministic")
+_PER_JOB = ("reorder", "token_ids", "machine.ray", "machine.deterministic", "machine.any_tree")
+_DEFAULTS = {"machine.workers": "1", "machine.compile": "compile"}
+"""What holds where the flag is not given, if that is not what holds for a job."""
+
+
+def _served(each: FlaggedKey) -> FlaggedKey:
+    default = _DEFAULTS.get(each.key, each.flag.default)
+    return replace(each, flag=replace(each.flag, default=default))
+
+
 _KEYS = [
-    each
+    _served(each)
     for each in (*KEYS, *RUN_KEYS)
     if each.key.rpartition(".")[0] in _SECTIONS and each.key not in _PER_JOB
 ]

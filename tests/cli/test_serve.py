@@ -29,6 +29,7 @@ MODEL = ["--model", "tinymath", "--device", "cpu", "--kv-cache-memory", "64MiB"]
         (["--api-key", ""], "--api-key is empty"),
         (["--set", "machine.ray=auto"], "--ray: a server's engines are on its own machine"),
         (["--set", "machine.deterministic=true"], "--deterministic: what a server's prompts"),
+        (["--any-tree"], "No such option: --any-tree"),
         (["--workers", "0"], "workers"),
         (["--workers", "many"], "--workers many: it must be a number of workers or auto"),
         (
