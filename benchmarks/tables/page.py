@@ -200,9 +200,8 @@ def _parallel(row: Measurement, marks: Marks) -> dict[str, str]:
     one = row.numbers.one_engine_tokens_per_second
     assert row.numbers.tokens_per_second is not None
     return {
-        "shape": row.shape or "",
+        "shape": f"{row.shape}, {row.precision}",  # in one column, or the table is too wide
         "workload": row.workload.name if row.workload else "",
-        "precision": row.precision or "",
         "workers x ranks": f"{row.engines.workers} x {row.engines.ranks}",
         "sequences": number(row.engines.sequences),
         "tokens per second": number(row.numbers.tokens_per_second),
