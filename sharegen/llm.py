@@ -339,11 +339,11 @@ class LLM:
     ) -> Generator[tuple[int, CompletionOutput], None, None]:
         """Sample prompts as they are read; yields (index of the prompt, sample) as they finish.
 
-        prompts: as for `generate`. sampling_params: one for all prompts, or as many as prompts,
-        read along with them.
-        Memory grows with the sequences that run, not the prompts: `lookahead` of these are read
-        ahead at a time, for sharing is found among them. keep: whether the KV of finished samples
-        stays while there is room, so that `fork` need not compute it again.
+        prompts: as for `generate`. Memory grows with the sequences that run, not with them:
+            `lookahead` of them are read ahead at a time, for sharing is found among these.
+        sampling_params: one for all prompts, or as many as prompts, read along with them.
+        keep: whether the KV of finished samples stays while there is room, so that `fork` need not
+            compute it again.
 
         Raises RequestError where a prompt that cannot run is read, by its place.
         """
@@ -395,11 +395,18 @@ class LLM:
                 if promising(output):
                     llm.fork(output, SamplingParams(n=2, stop=["\\n"]))
 
-        parent: an output of the stream, or (index of the prompt, sample) of one that runs. The
-        new samples come out of the same stream under the index that is returned, and their text is
-        what they add. As for a request whose prompt is all of the parent's text (vLLM's scope),
-        max_tokens, min_tokens, presence_penalty and frequency_penalty count new tokens alone;
-        repetition_penalty and bad_words see the parent's, too. The rest is as for `Engine.fork`.
+        The new samples come out of the same stream under the index that is returned, and their text
+        is what they add. They depend on what is forked, not on when.
+
+        parent: an output of the stream, or (index of the prompt, sample) of one that runs.
+        sampling_params: by default the parent's. As for a request whose prompt is all of the
+            parent's text (vLLM's scope), max_tokens, min_tokens, presence_penalty and
+            frequency_penalty count new tokens alone; repetition_penalty and bad_words see the
+            parent's, too. structured_outputs that are the parent's go on within its text.
+        tokens: how many of the parent's tokens are gone on from; by default all.
+
+        Raises UsageError where no stream, or no such sample, runs; RequestError or CapacityError
+        for samples that can never run.
         """
         engine = self._own_engine("fork")
         if sampling_params is not None:
@@ -414,9 +421,11 @@ class LLM:
                 if good(output):
                     llm.cancel(index)
 
-        index: of the prompt, or what `fork` returned. samples: by default all that are left. What
-        waits or runs ends, its KV is free in the next step, and nothing more comes of it. A prompt
-        that the stream has not read yet is not touched.
+        What waits or runs ends, its KV is free in the next step, and nothing more comes of it. A
+        prompt that the stream has not read yet is not touched.
+
+        index: of the prompt, or what `fork` returned.
+        samples: their indices; by default all that are left.
         """
         return self.engine.cancel(index, samples)
 
@@ -509,11 +518,12 @@ class LLM:
     ) -> list[RequestOutput]:
         """Sample one conversation or a list of them through the tokenizer's chat template.
 
+        messages: turns with `role` and `content`, or a list of such conversations.
         sampling_params, use_tqdm: as for `generate`.
         tools: schemas of functions that the template is to name.
         add_generation_prompt: whether the answer is a turn of its own. By default it is, and a
-            conversation that ends with the assistant is refused. continue_final_message: whether
-            it goes on within the last turn.
+            conversation that ends with the assistant is refused.
+        continue_final_message: whether the answer goes on within the last turn.
         chat_template_kwargs: variables of the template's own, such as `enable_thinking`.
 
         A template that writes the date writes today's, as in transformers; its own variable for

@@ -33,8 +33,10 @@ _shown.maxstring, _shown.maxother, _shown.maxlist = 120, 400, 6
 class Logprob:
     """One token at one position, under the model's raw distribution or what logprobs_mode says.
 
-    logprob: natural log. rank: its place among all tokens, 1 for the likeliest. decoded_token: what
-    it adds to a text that it follows, with the space before a word; None without a tokenizer.
+    logprob: natural log.
+    rank: its place among all tokens, 1 for the likeliest.
+    decoded_token: what it adds to a text that it follows, with the space before a word; None
+        without a tokenizer.
     """
 
     logprob: float
@@ -74,15 +76,17 @@ class _Shown:
 class CompletionOutput(_Shown):
     """One sample.
 
-    index: of the sample, from 0. text: decoded and cut at the stop string; None without a tokenizer
-        or with detokenize=False, and empty where the sample failed.
+    index: of the sample, from 0.
+    text: decoded and cut at the stop string; None without a tokenizer or with detokenize=False, and
+        empty where the sample failed.
     token_ids: all tokens drawn, the one that completed a stop (or EOS) included.
     cumulative_logprob: sum of their log-probabilities under the model's raw distribution (before
         temperature, filters and penalties), or the one that logprobs_mode says, natural log.
-    finish_reason: "stop", "length", or "error" for a sample that failed. ended_by says more: "eos",
-        "stop" (a stop string or stop token id), "length" (max_tokens), "context" (the model's, or
-        max_model_len), "error".
-    stop_reason: the stop string or token id that matched. error: what happened, where it failed.
+    finish_reason: "stop", "length", or "error" for a sample that failed.
+    stop_reason: the stop string or token id that matched.
+    ended_by: more than finish_reason says: "eos", "stop" (a stop string or stop token id), "length"
+        (max_tokens), "context" (the model's, or max_model_len), "error".
+    error: what happened, where the sample failed.
     score: of a text that a beam search found, what these are ranked by.
     logprobs: where SamplingParams want them, for each token a mapping of ids to Logprob: its own
         first, then the likeliest.
@@ -132,8 +136,11 @@ class CompletionOutput(_Shown):
 class RequestOutput(_Shown):
     """A prompt and its samples, by their index.
 
-    request_id: a number that no other request of the LLM has. prompt: the text, None where token
-        ids were given alone.
+    request_id: a number that no other request of the LLM has.
+    prompt: the text, None where token ids were given alone.
+    prompt_token_ids: its tokens.
+    outputs: the samples, by their index.
+    finished: True, always: `generate` returns what is finished.
     num_cached_tokens: of the prompt, that others had computed already, of this call or before.
     prompt_logprobs: where SamplingParams want them, as CompletionOutput's for each prompt token;
         None for the first one, which nothing comes before.
@@ -178,9 +185,11 @@ class RequestOutput(_Shown):
 class BeamSearchSequence:
     """One text that a beam search found.
 
-    tokens: of the prompt and of the text, the one that ended it included. text: of both, without
-        special tokens; None without a tokenizer.
-    cum_logprob: of the text. score: what texts are ranked by.
+    tokens: of the prompt and of the text, the one that ended it included.
+    text: of both, without special tokens; None without a tokenizer.
+    cum_logprob: log-probability of the text.
+    score: what texts are ranked by.
+    finish_reason, stop_reason: as CompletionOutput's.
     output: the text alone, with all that is known of it.
     """
 
