@@ -19,7 +19,6 @@ import numpy as np
 from sharegen.engine.cache.block_pool import BlockPool
 from sharegen.engine.core.batch import Swaps
 from sharegen.engine.schedule.sequence import Sequence
-from sharegen.kernels.layout import FOLLOWING
 
 
 @dataclass(frozen=True)
@@ -212,18 +211,14 @@ class Swapping:
         return filled
 
     def fill_rows(self, most: int) -> list[tuple[Sequence, int, int]]:
-        """(sample, start, end): outputs that the next batch fills, up to so many rows together.
-
-        Each begins at a multiple of FOLLOWING, and has as many rows as are one.
-        """
+        """(sample, start, end): outputs that the next batch fills, up to so many together."""
         parts = []
-        left = max(1, most // FOLLOWING)
-        while self.filling and left:
+        while self.filling and most:
             sequence = self.filling[0]
             start = self._filled.pop(sequence, 0)
-            end = min(sequence.fed, start + left * FOLLOWING)
+            end = min(sequence.fed, start + most)
             parts.append((sequence, start, end))
-            left -= -(-(end - start) // FOLLOWING)
+            most -= end - start
             self.tokens_filled += end - start
             if end < sequence.fed:
                 self._filled[sequence] = end
