@@ -179,6 +179,8 @@ def _of_gpu(plan: SharingPlan) -> str:
 
 def _time(plan: SharingPlan, found: TimeEstimate | None) -> str:
     """How long sampling takes, and where that is from."""
+    if found is None and plan.gpu_bytes:
+        return "not known: runs on record are of this machine, and not of that GPU"
     if found is None:
         return "not known: no run of this model on this machine is on record in runs/"
     how = f"at the {found.pace:,.0f} tokens/s of {visible(str(found.run_file))}"

@@ -43,10 +43,13 @@ class TimeEstimate:
 def estimate(
     configuration: Configuration, plan: SharingPlan, folder: Path = RUNS
 ) -> TimeEstimate | None:
-    """The estimate from the latest similar run, preferably of the same recipe; None without one."""
+    """The estimate from the latest similar run, preferably of the same recipe; None without one.
+
+    Nor is there one for a GPU that is not here: no run on this machine says how fast that is.
+    """
     from sharegen.engine.model.checkpoint.source import resolve_device
 
-    if configuration.machine.ray is not None:
+    if configuration.machine.ray is not None or plan.gpu_bytes:
         return None
     here = device_name(resolve_device(configuration.machine.device))
     found = [

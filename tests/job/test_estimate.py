@@ -57,6 +57,13 @@ def test_by_a_run_of_the_same_recipe(tmp_path: Path, job: Configuration, plan: S
     assert found.seconds == pytest.approx(200 * 70 / 1400) and found.tokens == 70
 
 
+def test_not_of_a_gpu_that_is_not_here(
+    tmp_path: Path, job: Configuration, plan: SharingPlan
+) -> None:
+    record(tmp_path, "a", job)
+    assert estimate(job, replace(plan, gpu_bytes=80 << 30), tmp_path) is None
+
+
 def test_by_a_run_of_another_recipe(tmp_path: Path, job: Configuration, plan: SharingPlan) -> None:
     """How long its samples were says nothing of these: they count at their full length."""
     record(tmp_path, "a", job, extent={"recipe": "prompts"})
