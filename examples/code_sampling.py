@@ -4,7 +4,7 @@ The file has HumanEval's columns. Any file of one's own with these is sampled an
 
     python examples/code_sampling.py --model MODEL --samples 20
 
-Without a model, the small one that ships shows how it goes; it has never seen a program.
+Without a model, the small bundled one shows how it goes; it has never seen a program.
 """
 
 from __future__ import annotations

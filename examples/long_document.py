@@ -2,7 +2,7 @@
 
     python examples/long_document.py examples/README.md "What is it?" "Who is it for?"
 
-Without --model the small one that ships shows how it goes: it has room for 2,048 tokens, and what
+Without --model the small bundled one shows how it goes: it has room for 2,048 tokens, and what
 it says is of no use.
 """
 

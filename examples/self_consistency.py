@@ -1,6 +1,6 @@
 """Self-consistency: many chains of thought for each problem, and the majority of their answers.
 
-The recipe that ships does all of it in one command (`sharegen run self-consistency`). Here it is
+The bundled recipe does all of it in one command (`sharegen run self-consistency`). Here it is
 done by hand, for a prompt of one's own.
 
     python examples/self_consistency.py --problems 20 --samples 8
