@@ -227,8 +227,12 @@ def test_a_module_that_trains_draws_from_what_it_has_become() -> None:
     assert second == generated(model) != first
 
 
-def test_a_module_that_accelerate_prepared_trains_under_autocast_and_draws_without() -> None:
+def test_a_module_that_accelerate_prepared_trains_under_autocast_and_draws_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     accelerate = pytest.importorskip("accelerate")
+    state: Any = accelerate.state.AcceleratorState  # one for a process, of an earlier trainer's
+    monkeypatch.setattr(state, "_shared_state", {})
     plain = make_tiny("llama").train()
     with LLM(plain, kv_cache_memory=MEMORY) as llm:
         expected = tokens(llm)
