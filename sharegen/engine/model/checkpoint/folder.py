@@ -96,6 +96,8 @@ def _check(file: Path, value: Any, depth: int, key: str = "") -> None:
         raise ModelError(f"{file}: {key!r:.80} is {value!s:.20}: more than any model has")
     if key == "model_max_length" and not isinstance(value, (int, float, type(None))):
         raise ModelError(f"{file}: {key!r} is no number")
+    if key == "quantization_config" and not isinstance(value, (dict, type(None))):
+        raise ModelError(f"{file}: {key!r} is {value!r:.40}: it must be an object, or left out")
     if isinstance(value, dict):
         for name, inner in value.items():
             _check(file, inner, depth + 1, name)

@@ -46,6 +46,10 @@ _LOADING_ERRORS = (
 
 _SAID = 300  # characters of an error
 
+# transformers' words where it cannot make a weight of several tensors; a report, which is not
+# shown, has their names.
+_IN_PIECES = "during automatic conversion of the weights"
+
 
 @dataclass(frozen=True)
 class Source:
@@ -178,6 +182,9 @@ def _reason(source: Source, part: str, error: Exception) -> str:
     if "trust_remote_code" in str(error):
         return (f"model {source.name} brings its own code: read it, then allow it with "
                 "--trust-remote-code")  # fmt: skip
+    if _IN_PIECES in str(error):
+        detail = (f"some of the {part} that are put together of several tensors, such as experts, "
+                  "are missing or of another shape: it is incomplete or broken")  # fmt: skip
     if isinstance(error, ModuleNotFoundError) and error.name:
         package = error.name.partition(".")[0]
         detail = f"it needs the package {package}: pip install {package}"

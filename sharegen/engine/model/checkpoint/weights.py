@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import Any
 
@@ -27,6 +28,9 @@ from sharegen.engine.model.stored.scaled_floats import FP8Blocks
 from sharegen.engine.model.stored.stored_blocks import install_stored_blocks
 from sharegen.engine.model.stored.unread import Unread
 from sharegen.errors import ModelError
+
+_SCALES = (".weight_scale", ".weight_scale_inv")
+"""How names end under which checkpoints have what their weights are scaled by."""
 
 
 def load_weights(
@@ -71,6 +75,8 @@ def load_weights(
         )
     model, report = loaded
     refuse_missing(source, report)
+    if stored is None:
+        refuse_scales(source, report["unexpected_keys"])
     if fp8 is not None:
         model = fp8.finish(model)
     return (model if stored is not None else move_to(model, device)).eval()
@@ -191,6 +197,20 @@ def refuse_missing(source: Source, report: dict[str, Any]) -> None:
         raise ModelError(
             f"model {source.name}: {len(missing)} weights are missing or of another shape, "
             f"such as {missing[0]}: the folder is incomplete or not of this architecture"
+        )
+
+
+def refuse_scales(source: Source, left: Iterable[str]) -> None:
+    """Raise ModelError where a checkpoint that is said to hold numbers has scales for them.
+
+    left: the names of its tensors that the model has no place for.
+    """
+    scale = min((name for name in left if name.endswith(_SCALES)), default=None)
+    if scale is not None:
+        raise ModelError(
+            f"model {source.name}: {scale} says that weights are quantised, and its config.json "
+            "has no quantization_config, so they would be read as other numbers: give it the "
+            "config.json that belongs to it"
         )
 
 

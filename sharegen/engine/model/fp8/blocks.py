@@ -33,7 +33,7 @@ def check_block_products(device: torch.device) -> None:
     """
     reason = None
     if device.type != "cuda":
-        check_device(device)
+        check_device(device, quantization=BLOCKS)
     elif torch.cuda.get_device_capability(device) < _LEAST_CAPABILITY:
         major, minor = torch.cuda.get_device_capability(device)
         card = torch.cuda.get_device_name(device)

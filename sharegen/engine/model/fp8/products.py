@@ -26,16 +26,18 @@ LEAST = 1e-30  # of a row's largest number: zeros are divided by something, too
 _FAST_ACCUMULATION = False  # Hopper adds up in fewer than float32's bits, ever worse in long sums
 
 
-def check_device(device: torch.device, experts: bool = False) -> None:
+def check_device(device: torch.device, experts: bool = False, quantization: str = "fp8") -> None:
     """Raise UsageError, in one line, for a device without such products.
 
-    experts: whether the model has experts, whose grouped products fewer cards have.
+    experts: whether the model has experts, whose grouped products fewer cards have. quantization:
+    what was asked for.
     """
     if device.type != "cuda":
         if os.environ.get(EMULATE) != "1":
             raise UsageError(
                 "FP8 weights need a GPU with FP8 (compute capability 8.9 or later), and the device "
-                f"is {device.type}: leave out --quantization fp8, or give a checkpoint without FP8"
+                f"is {device.type}: leave out --quantization {quantization}, or give a checkpoint "
+                "without FP8"
             )
         return
     major, minor = torch.cuda.get_device_capability(device)

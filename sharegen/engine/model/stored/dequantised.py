@@ -90,6 +90,27 @@ def check_shape(model: str, name: str, tensor: Unread, expected: Sequence[int]) 
         )
 
 
+def check_kind(
+    model: str, name: str, tensor: Unread, dtype: torch.dtype | None, dimensions: int | None = None
+) -> None:
+    """Raise ModelError where a part of a weight has another dtype, or number of dimensions.
+
+    dtype: None stands for any floats.
+    """
+    is_right = tensor.dtype.is_floating_point if dtype is None else tensor.dtype == dtype
+    if not is_right:
+        wanted = "floats" if dtype is None else dtype
+        raise ModelError(
+            f"model {model}: {name} is {tensor.dtype} and should be {wanted}: the checkpoint is "
+            "broken"
+        )
+    if dimensions is not None and tensor.ndim != dimensions:
+        raise ModelError(
+            f"model {model}: {name} is {list(tensor.shape)} and should have {dimensions} "
+            "dimensions: the checkpoint is broken"
+        )
+
+
 def usable(model: str, name: str, scales: torch.Tensor, positive: bool = False) -> torch.Tensor:
     """Scales in float32. Raises ModelError where one is no number, or is not `positive`."""
     wide = scales.float()

@@ -80,6 +80,10 @@ def _weights(
     if isinstance(form, FP8Blocks):
         for name in names:
             weight = name.removesuffix(form.scale)
+            if name.endswith(f"weight{form.scale}") and weight not in rest:
+                raise ModelError(
+                    f"model {model}: {weight} is missing beside {name}: the checkpoint is broken"
+                )
             if name.endswith(form.scale) and weight in rest:
                 parts = {"scale": rest.pop(name), "weight": rest.pop(weight)}
                 kind = parts["weight"].dtype

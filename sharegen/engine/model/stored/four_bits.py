@@ -14,6 +14,7 @@ import torch
 
 from sharegen.engine.model.stored.dequantised import (
     Dequantised,
+    check_kind,
     check_shape,
     part_of,
     unpack,
@@ -47,6 +48,7 @@ class GPTQ:
         """parts: qweight [K / 8, N], qzeros [G, N / 8], scales [G, N], and g_idx [K] or none."""
         bits, per_word = self.bits, 32 // self.bits
         words, zeros, scales = parts["qweight"], parts["qzeros"], parts["scales"]
+        _check_kinds(model, prefix, parts, "qweight", "qzeros", "scales")
         inputs, outputs = words.shape[0] * per_word, words.shape[1]
         groups = _groups(inputs, self.group_size)
         check_shape(model, f"{prefix}scales", scales, [groups, outputs])
@@ -82,6 +84,7 @@ class AWQ:
     def weight(self, model: str, prefix: str, parts: Tensors, dtype: torch.dtype) -> Dequantised:
         """parts: qweight [K, N / 8], qzeros [G, N / 8], scales [G, N]."""
         words, zeros, scales = parts["qweight"], parts["qzeros"], parts["scales"]
+        _check_kinds(model, prefix, parts, "qweight", "qzeros", "scales")
         inputs, outputs = words.shape[0], words.shape[1] * 8
         groups = _groups(inputs, self.group_size)
         check_shape(model, f"{prefix}scales", scales, [groups, outputs])
@@ -128,6 +131,8 @@ class PackedRows:
         bits, per_word = self.bits, 32 // self.bits
         words, scales = parts["weight_packed"], parts["weight_scale"]
         zeros = parts.get("weight_zero_point")
+        _check_kinds(model, prefix, parts, "weight_packed", "weight_zero_point", "weight_scale")
+        check_shape(model, f"{prefix}weight_shape", parts["weight_shape"], [2])
         outputs, inputs = (int(size) for size in parts["weight_shape"].read().tolist())
         groups = _groups(inputs, self.group_size)
         packed = -(-inputs // per_word)
@@ -151,6 +156,15 @@ class PackedRows:
             return (number - zero[:, group]).float() * scale[:, group]
 
         return Dequantised(torch.Size([outputs, inputs]), dtype, rows)
+
+
+def _check_kinds(model: str, prefix: str, parts: Tensors, *names: str) -> None:
+    """names: of the words, of their zero points, which may not be there, and of the scales."""
+    *words, scales = names
+    for name in words:
+        if name in parts:
+            check_kind(model, f"{prefix}{name}", parts[name], torch.int32, 2)
+    check_kind(model, f"{prefix}{scales}", parts[scales], None, 2)
 
 
 def _groups(inputs: int, group_size: int | None) -> int:

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 import torch
 
 from sharegen.engine.model.fp8.blocks import BLOCK
-from sharegen.engine.model.stored.dequantised import Dequantised, check_shape, part_of, usable
+from sharegen.engine.model.stored.dequantised import (
+    Dequantised,
+    check_kind,
+    check_shape,
+    part_of,
+    usable,
+)
 from sharegen.engine.model.stored.unread import Unread
 from sharegen.errors import ModelError
 
@@ -34,6 +40,7 @@ class FP8Blocks:
         *leading, outputs, inputs = values.shape
         expected = [*leading, -(-outputs // BLOCK), -(-inputs // BLOCK)]
         check_shape(model, f"{name}{self.scale}", scales, expected)
+        check_kind(model, f"{name}{self.scale}", scales, None)
         across = torch.arange(inputs) // BLOCK
 
         def of_rows(place: tuple[int, ...], begin: int, count: int) -> torch.Tensor:
@@ -63,6 +70,8 @@ class MXFP4:
     def weight(self, model: str, name: str, parts: Tensors, dtype: torch.dtype) -> Dequantised:
         """parts: "blocks" [..., N, G, 16] and "scales" [..., N, G], uint8. Returns [..., N, K]."""
         blocks, scales = parts["blocks"], parts["scales"]
+        check_kind(model, f"{name}_blocks", blocks, torch.uint8)
+        check_kind(model, f"{name}_scales", scales, torch.uint8)
         *leading, outputs, groups, _ = blocks.shape
         check_shape(model, f"{name}_blocks", blocks, [*leading, outputs, groups, _MX_GROUP // 2])
         check_shape(model, f"{name}_scales", scales, [*leading, outputs, groups])

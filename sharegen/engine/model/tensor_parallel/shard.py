@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from sharegen.engine.model.checkpoint.source import Source, explained
 from sharegen.engine.model.checkpoint.tensors import stored_tensors, take_generation_config
-from sharegen.engine.model.checkpoint.weights import refuse_missing
+from sharegen.engine.model.checkpoint.weights import refuse_missing, refuse_scales
 from sharegen.engine.model.fp8.quantising import Place
 from sharegen.engine.model.stored.forms import Form, as_numbers
 from sharegen.engine.model.stored.unread import Unread
@@ -63,6 +63,8 @@ def read_own_shards(
         shard, report = loaded
         take_generation_config(shard, source)
     refuse_missing(source, report)
+    if form is None and not stored:
+        refuse_scales(source, report["unexpected_keys"])
     if stored:
         refuse_missing(source, _missing_scales(scales))
         read = {place: scale.read() for place, scale in scales.items() if scale is not None}

@@ -80,6 +80,8 @@ def test_what_no_model_has_is_named(
         ("config.json", "dtype", "[1]"),
         ("config.json", "num_attention_heads", "0"),
         ("config.json", "eos_token_id", '"a"'),
+        ("config.json", "quantization_config", '"fp8"'),
+        ("config.json", "quantization_config", '["fp8"]'),
         ("generation_config.json", "eos_token_id", '"a"'),
         ("generation_config.json", "eos_token_id", '["a", [1]]'),
         ("generation_config.json", "eos_token_id", "{}"),

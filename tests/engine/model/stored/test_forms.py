@@ -20,6 +20,7 @@ from sharegen.errors import ModelError
 from tests.engine.jobs import GREEDY, forest, make_engine, requests_of, run
 from tests.engine.model.stored import packers
 from tests.engine.model.stored.packers import Packer, Tensors, rewrite, store
+from tests.engine.tiny_models import make_tiny
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*dequantised to")
 
@@ -256,7 +257,7 @@ def test_parts_that_are_missing_or_of_another_shape(
         tmp_path, quantization=quantization
     )
     change(tmp_path, lambda tensors: tensors.pop(f"{Q}weight"))
-    assert f"1 weights are missing or of another shape, such as {Q}weight" in refused(
+    assert f"{Q}weight is missing beside {Q}weight_scale_inv" in refused(
         tmp_path, quantization=quantization
     )
 
@@ -273,7 +274,7 @@ def test_parts_of_integers_that_are_broken(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_that_is_none_of_what_it_says(tmp_path: Path) -> None:
-    packers.make_tiny("llama").save_pretrained(tmp_path)
+    make_tiny("llama").save_pretrained(tmp_path)
     rewrite(tmp_path, GPTQ, lambda tensors: tensors)
     assert "says that it is GPTQ of 4 bits, and has no such weights" in refused(tmp_path)
     assert load_file(tmp_path / "model.safetensors")
@@ -286,3 +287,68 @@ def test_a_file_that_is_cut_short_is_named(kept: int, tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:kept])
     told = refused(tmp_path)
     assert told.startswith(f"{file}: is cut short or no safetensors file (")
+
+
+@pytest.mark.parametrize(
+    ("form", "part"),
+    [("gptq", "qweight"), ("gptq", "qzeros"), ("awq", "qweight"), ("awq", "qzeros"),
+     ("packed, with zero points", "weight_packed"),
+     ("packed, with zero points", "weight_zero_point")],
+)  # fmt: skip
+def test_words_of_another_kind_are_named(form: str, part: str, tmp_path: Path) -> None:
+    store(tmp_path, "llama", *FORMS[form])
+    words = load_file(tmp_path / "model.safetensors")[f"{Q}{part}"]
+    change(tmp_path, lambda tensors: tensors.update({f"{Q}{part}": words.float()}))
+    assert f"{Q}{part} is torch.float32 and should be torch.int32" in refused(tmp_path)
+    change(tmp_path, lambda tensors: tensors.update({f"{Q}{part}": words.flatten()}))
+    assert f"{Q}{part} is [{words.numel()}] and should have 2 dimensions" in refused(tmp_path)
+
+
+def test_scales_of_another_kind_are_named(tmp_path: Path) -> None:
+    """Bytes may be exponents, which are other numbers than they look like."""
+    store(tmp_path, "llama", *FORMS["fp8 by blocks"])
+    scale = torch.full((1, 1), 127, dtype=torch.uint8)
+    change(tmp_path, lambda tensors: tensors.update({f"{Q}weight_scale_inv": scale}))
+    assert f"{Q}weight_scale_inv is torch.uint8 and should be floats" in refused(tmp_path)
+    powers = torch.ones(1, 1).to(torch.float8_e8m0fnu)
+    change(tmp_path, lambda tensors: tensors.update({f"{Q}weight_scale_inv": powers}))
+    load_model(tmp_path, device="cpu")
+
+
+def test_a_shape_that_is_none(tmp_path: Path) -> None:
+    store(tmp_path, "llama", *FORMS["packed, symmetric"])
+    change(tmp_path, lambda tensors: tensors.update({f"{Q}weight_shape": torch.tensor([1])}))
+    assert f"{Q}weight_shape is [1] and should be [2]" in refused(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3_moe"])
+def test_a_scale_without_its_weight(name: str, tmp_path: Path) -> None:
+    store(tmp_path, name, *FORMS["fp8 by blocks"])
+    scales = load_file(tmp_path / "model.safetensors")
+    scale = min(key for key in scales if key.endswith("up_proj.weight_scale_inv"))
+    weight = scale.removesuffix("_scale_inv")
+    change(tmp_path, lambda tensors: tensors.pop(weight))
+    assert f"{weight} is missing beside {scale}" in refused(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3_moe"])
+def test_fp8_whose_config_says_nothing_of_it_is_not_read_as_numbers(
+    name: str, tmp_path: Path
+) -> None:
+    store(tmp_path, name, *FORMS["fp8 by blocks"])
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["quantization_config"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    told = refused(tmp_path)
+    assert "_proj.weight_scale_inv says that weights are quantised, and its config.json" in told
+
+
+def test_an_expert_that_is_missing_or_of_another_shape(tmp_path: Path) -> None:
+    make_tiny("qwen3_moe").save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    name = "model.layers.1.mlp.experts.1.up_proj.weight"
+    for spoiled in ({name: tensors[name][:3].contiguous()}, {}):
+        rest = {key: tensor for key, tensor in tensors.items() if key != name}
+        save_file(rest | spoiled, file, metadata={"format": "pt"})
+        assert "such as experts, are missing or of another shape" in refused(tmp_path)
