@@ -45,6 +45,11 @@ FORMATS = (
         "runs as FP8",
     ),
     (
+        "the same of a model with experts (compressed-tensors)",
+        "dequantised while read; as FP8 by rows with `--quantization fp8`",
+        "runs as FP8",
+    ),
+    (
         "FP8 by blocks of 128 x 128 (`fp8`, compressed-tensors), experts too",
         "dequantised while read; as FP8 with `--quantization fp8-blocks` "
         "([fp8.md](../explanation/fp8.md))",

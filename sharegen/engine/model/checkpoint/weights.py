@@ -18,13 +18,13 @@ from sharegen.engine.model.checkpoint.gguf import kinds_of, without_progress_bar
 from sharegen.engine.model.checkpoint.source import Source, explained
 from sharegen.engine.model.checkpoint.tensors import stored_tensors, take_generation_config
 from sharegen.engine.model.fp8.blocks import check_block_products
-from sharegen.engine.model.fp8.loading import ToFP8
+from sharegen.engine.model.fp8.loading import ToFP8, has_experts
 from sharegen.engine.model.fp8.quantising import quantise_in_place
 from sharegen.engine.model.fp8.stored_fp8 import BLOCKS, StoredFP8, stored_fp8
 from sharegen.engine.model.starting.moving import move_to
 from sharegen.engine.model.stored.dequantised import is_small
 from sharegen.engine.model.stored.forms import Form, as_numbers, form_of
-from sharegen.engine.model.stored.scaled_floats import FP8Blocks
+from sharegen.engine.model.stored.scaled_floats import FP8Blocks, FP8Rows
 from sharegen.engine.model.stored.stored_blocks import install_stored_blocks
 from sharegen.engine.model.stored.unread import Unread
 from sharegen.errors import ModelError
@@ -233,12 +233,18 @@ def stored_quantization(
     if form is not None:
         return form
     method = settings.get("quant_method", "bitsandbytes")
+    stored = None
+    if quantization is None or method == "compressed-tensors":
+        stored = stored_fp8(source.name, settings)
+    if stored is not None and method == "compressed-tensors":
+        whole = build_on_meta(source, without_quantization(config), torch.bfloat16)
+        if has_experts(whole):
+            return FP8Rows()
     if quantization is not None:
         raise ModelError(
             f"model {source.name} is quantised already ({method}): leave out --quantization "
             f"{quantization}"
         )
-    stored = stored_fp8(source.name, settings)
     if stored is not None:
         return stored
     with explained(source, "weights"):

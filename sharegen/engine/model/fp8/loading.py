@@ -224,19 +224,29 @@ def install_on_meta(model: PreTrainedModel, found: list[Place]) -> None:
 
 def expect_scales(model: PreTrainedModel, name: str, stored: StoredFP8) -> list[Place]:
     """The weights that the checkpoint has in FP8, with a parameter beside each for its scale."""
+    if has_experts(model):
+        raise ModelError(
+            f"model {name} has experts in FP8, whose scales are not read: give its checkpoint "
+            "in bfloat16, with --quantization fp8"
+        )
     found = []
     for module_name, module in model.named_modules():
-        if any(isinstance(p, nn.Parameter) and p.ndim == 3 for p in module.parameters(False)):
-            raise ModelError(
-                f"model {name} has experts in FP8, whose scales are not read: give its checkpoint "
-                "in bfloat16, with --quantization fp8"
-            )
         if type(module) is nn.Linear and stored.has(module_name):
             shape = (module.out_features, 1) if stored.per_row else (1,)
             scale = torch.empty(shape, dtype=torch.float32, device="meta")
             module.register_parameter("weight_scale", nn.Parameter(scale, requires_grad=False))
             found.append(Place(module_name, "weight", is_transposed=False))
     return found
+
+
+def has_experts(model: PreTrainedModel) -> bool:
+    """Whether a model has weights of several experts in one tensor."""
+    return any(
+        parameter.ndim == 3
+        for module in model.modules()
+        if not isinstance(module, nn.Conv1d)
+        for parameter in module.parameters(recurse=False)
+    )
 
 
 def as_stored(weight: torch.Tensor) -> torch.Tensor:

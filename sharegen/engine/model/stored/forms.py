@@ -15,12 +15,12 @@ from sharegen.engine.model.fp8.blocks import BLOCK
 from sharegen.engine.model.fp8.products import E4M3
 from sharegen.engine.model.fp8.stored_fp8 import groups_of, mapping, several
 from sharegen.engine.model.stored.four_bits import AWQ, GPTQ, PackedRows
-from sharegen.engine.model.stored.scaled_floats import MXFP4, FP8Blocks
+from sharegen.engine.model.stored.scaled_floats import MXFP4, FP8Blocks, FP8Rows
 from sharegen.engine.model.stored.unread import Unread
 from sharegen.errors import ModelError
 
 Integers = GPTQ | AWQ | PackedRows
-Form = Integers | FP8Blocks | MXFP4
+Form = Integers | FP8Blocks | FP8Rows | MXFP4
 
 _BITS = (2, 4, 8)
 _BYTES = (torch.float8_e4m3fn, torch.float8_e5m2, torch.uint8, torch.int32)
@@ -77,7 +77,7 @@ def _weights(
 ) -> Iterator[tuple[str, Unread]]:
     """Take what belongs to a weight out of the rest, weight by weight."""
     names = list(rest)
-    if isinstance(form, FP8Blocks):
+    if isinstance(form, FP8Blocks | FP8Rows):
         for name in names:
             weight = name.removesuffix(form.scale)
             if name.endswith(f"weight{form.scale}") and weight not in rest:

@@ -1,4 +1,4 @@
-"""Weights as small floats with scales: FP8 by blocks of 128 x 128, and MXFP4 by 32 of a row."""
+"""Weights as small floats with scales: FP8 by rows or blocks of 128 x 128, MXFP4 by 32 of a row."""
 
 from __future__ import annotations
 
@@ -48,16 +48,53 @@ class FP8Blocks:
             return usable(model, f"{name}{self.scale}", own, positive=True)
 
         def rows(place: tuple[int, ...], first: int, count: int) -> torch.Tensor:
-            part = part_of(values, *place, slice(first, first + count), slice(None))
-            wide = part.float()
-            if wide.sum().isnan():  # e4m3 has nothing else that is not finite
-                raise ModelError(f"model {model}: {name} holds NaN: the checkpoint is broken")
+            wide = _numbers(model, name, values, place, first, count)
             begin, end = first // BLOCK, -(-(first + count) // BLOCK)
             down = torch.arange(first, first + count) // BLOCK - begin
             return wide * of_rows(place, begin, end - begin)[down][:, across]
 
         of_blocks = Dequantised(torch.Size(expected), torch.float32, of_rows)
         return Dequantised(values.shape, dtype, rows, stored=values.source, scales=of_blocks)
+
+
+def _numbers(
+    model: str, name: str, values: Unread, place: tuple[int, ...], first: int, count: int
+) -> torch.Tensor:
+    """Rows of e4m3 in float32. Raises ModelError for NaN: e4m3 has nothing else not finite."""
+    wide = part_of(values, *place, slice(first, first + count), slice(None)).float()
+    if wide.sum().isnan():
+        raise ModelError(f"model {model}: {name} holds NaN: the checkpoint is broken")
+    return wide
+
+
+@dataclass(frozen=True)
+class FP8Rows:
+    """A weight in e4m3 with a float for each row of it, or one for all, as experts have it."""
+
+    scale = "_scale"
+
+    def __str__(self) -> str:
+        return "FP8 with a scale a row"
+
+    def weight(self, model: str, name: str, parts: Tensors, dtype: torch.dtype) -> Dequantised:
+        """parts: "weight" [N, K] and "scale" [N, 1], or one number."""
+        values, scales = parts["weight"], parts["scale"]
+        check_kind(model, name, values, None, 2)
+        check_kind(model, f"{name}{self.scale}", scales, None)
+        is_one = scales.numel() == 1
+        if not is_one:
+            check_shape(model, f"{name}{self.scale}", scales, [values.shape[0], 1])
+
+        def rows(place: tuple[int, ...], first: int, count: int) -> torch.Tensor:
+            own = (
+                scales.read().view(1, 1)
+                if is_one
+                else part_of(scales, slice(first, first + count), slice(None))
+            )
+            wide = _numbers(model, name, values, place, first, count)
+            return wide * usable(model, f"{name}{self.scale}", own, positive=True)
+
+        return Dequantised(values.shape, dtype, rows)
 
 
 @dataclass(frozen=True)

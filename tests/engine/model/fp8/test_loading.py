@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -366,10 +367,64 @@ def test_fp8_of_another_kind_is_refused_and_never_widened(
         )
 
 
-def test_experts_that_are_fp8_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["mixtral", "glm4_moe", "qwen3_moe"])
+@pytest.mark.parametrize("per_row", [True, False])
+def test_experts_with_a_scale_a_row_are_dequantised_while_read(
+    name: str, per_row: bool, tmp_path: Path
+) -> None:
+    """As GLM-FP8 is published: a scale for each row of each expert."""
+    make_tiny(name).save_pretrained(tmp_path)
+    before = load_file(tmp_path / TENSORS)
+    packed = {key for key in before if re.search(r"(_proj|\.w\d)\.weight$", key)}
+    stored, worth = {}, {}
+    for key in packed:
+        values, scale = quantise_rows(before[key])
+        if not per_row:
+            scale = scale.amax().view(1)
+            values = (before[key] / scale).to(E4M3)
+        stored |= {key: values, f"{key}_scale": scale}
+        worth[key] = values.float() * scale
+    save_file(before | worth, tmp_path / TENSORS, metadata={"format": "pt"})
+    exact = read(tmp_path)
+    change(tmp_path, lambda tensors: tensors.update(stored))
+    describe(tmp_path, compressed("channel" if per_row else "tensor"))
+    with pytest.warns(UserWarning, match="FP8 with a scale a row, dequantised to float32 while"):
+        found = read(tmp_path)
+    for path, weight in exact.model.named_parameters():
+        assert torch.equal(found.model.get_parameter(path), weight), path
+    narrow = read(tmp_path, quantization="fp8")
+    assert E4M3 in kinds(narrow).values()
+    assert kinds(read(tmp_path, quantization="fp8", weights=False)) == kinds(narrow)
+    assert difference(logits(narrow), logits(exact)) < 0.25
+
+
+def test_what_is_wrong_with_experts_that_are_fp8_is_named(tmp_path: Path) -> None:
+    make_tiny("qwen3_moe").save_pretrained(tmp_path)
+    store_fp8(tmp_path, compressed("channel"))
+    name = "model.layers.1.mlp.experts.1.up_proj.weight"
+    for value in (0.0, torch.nan):
+        change(tmp_path, lambda tensors: tensors[f"{name}_scale"][3:4].fill_(value))  # noqa: B023
+        assert f"{name}_scale holds a scale that is zero" in message(tmp_path)
+    change(tmp_path, lambda tensors: tensors[f"{name}_scale"].fill_(1.0))
+    change(tmp_path, lambda tensors: tensors[name].view(torch.uint8)[0, :1].fill_(0x7F))
+    assert f"{name} holds NaN" in message(tmp_path)
+    change(tmp_path, lambda tensors: tensors.update({f"{name}_scale": torch.ones(3, 1)}))
+    assert f"{name}_scale is [3, 1] and should be" in message(tmp_path)
+    change(tmp_path, lambda tensors: tensors.pop(f"{name}_scale"))
+    assert f"{name} is quantised, and what it is scaled by is missing" in message(tmp_path)
+
+
+def test_experts_of_another_method_that_are_fp8_are_refused(tmp_path: Path) -> None:
     make_tiny("mixtral").save_pretrained(tmp_path)
-    describe(tmp_path, compressed("channel"))
+    describe(tmp_path, FBGEMM)
     assert "has experts in FP8, whose scales are not read" in message(tmp_path)
+
+
+def test_a_convolution_is_no_expert(tmp_path: Path) -> None:
+    make_tiny("qwen3_5").save_pretrained(tmp_path)
+    store_fp8(tmp_path, compressed("channel", targets=["Linear"]))
+    loaded = read(tmp_path)
+    assert any(isinstance(part, FP8Linear) for part in loaded.model.modules())
 
 
 def test_a_checkpoint_that_is_fp8_needs_a_gpu(
