@@ -36,6 +36,7 @@ _MOST = 2**24  # entries of the metadata, items of an array, tensors: more than 
 _MOST_TEXT = 2**26  # bytes of a string
 _UNSCALED = (None, "none")
 _FACTORS = "rope_freqs.weight"
+_TOKENIZER = "tokenizer.ggml.model"
 _LLAMA3 = {
     "rope_type": "llama3",
     "low_freq_factor": 1.0,
@@ -92,6 +93,11 @@ def check_gguf(file: Path) -> None:
     if isinstance(parts, int) and parts > 1:
         raise ModelError(
             f"{file}: is one of {parts} files of a model: join them (llama-gguf-split --merge)"
+        )
+    if not {_TOKENIZER, f"{architecture}.vocab_size"} & header.metadata.keys():
+        raise ModelError(
+            f"{file}: has no tokenizer in it ({_TOKENIZER}), which also says how many tokens the "
+            "model has: give a file that has one, or the model's folder in safetensors"
         )
     scaling = header.metadata.get(f"{architecture}.rope.scaling.type")
     if scaling not in _UNSCALED:
