@@ -21,6 +21,7 @@ from sharegen.engine.core.lengths import Lengths
 from sharegen.engine.core.request import BeamSearchParams, Request, SamplingParams
 from sharegen.engine.engine import Engine
 from sharegen.engine.model.load import load_model
+from sharegen.engine.schedule.swapping import SwapCost
 from tests.job.same_bits import REAL, make_place
 
 pytestmark = [
@@ -128,6 +129,7 @@ def test_preempted(engine: Engine, place: Path, swap_space: float) -> None:
     asked = [each for each in requests() if each.beam is None]
     together = draw(engine, asked)
     tight = engine_of(place, 256, kv_cache_memory=20 << 20, swap_space=swap_space)
+    tight.scheduler.swapping.cost = SwapCost()  # a model so small is quicker to run again
     found = {
         (done.request.key, done.sample): (done.token_ids, done.cumulative_logprob)
         for done in tight.generate(asked, lengths=Lengths(ended=Counter({2: 1 << 20})))
