@@ -596,6 +596,17 @@ def test_what_is_no_model_is_named() -> None:
         LLM(lora, workers=2)
 
 
+def test_what_a_module_that_is_loaded_cannot_be_given_is_refused() -> None:
+    model = make_tiny("llama")
+    with pytest.raises(UsageError, match=r"adapter 'lora' goes .*: give a PeftModel"):
+        LLM(model, adapter="lora")
+    model.to("meta")
+    with pytest.raises(UsageError, match="device is 'cpu', and model LlamaForCausalLM lies on me"):
+        LLM(model, device="cpu")
+    with LLM(make_tiny("llama"), device="cpu", kv_cache_memory=MEMORY) as llm:
+        assert tokens(llm)
+
+
 def test_an_end_that_the_configs_do_not_name_is_told() -> None:
     """generate() goes on beyond it, and so do we; vLLM stops there."""
     tokenizer = byte_level()  # ends with 1; the model with 2

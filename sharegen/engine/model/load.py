@@ -146,6 +146,7 @@ def load_model(
                 f"model {name} is spread over several devices ({', '.join(devices)}): load it on "
                 "one"
             )
+        _refuse_for_loaded(model, name, device, adapter)
         _refuse_encoder_decoder(name, model.config)
         if quantization is not None and getattr(model.config, "quantization_config", None):
             raise ModelError(f"model {name} is quantised already: leave out quantization")
@@ -192,6 +193,28 @@ def load_model(
     else:
         module = _load_with_adapter(source, config, precision, target, quantization, lora)
     return _prepare(module, source.name, fingerprint)
+
+
+def _refuse_for_loaded(
+    model: PreTrainedModel, name: str, device: str | torch.device, adapter: object
+) -> None:
+    """Raise UsageError for what is asked of a checkpoint, and not done to a module of somebody's.
+
+    Its own device is no other; "cuda" is any of them.
+    """
+    if adapter is not None:
+        raise UsageError(
+            f"adapter {str(adapter)!r:.60} goes to a checkpoint's weights, and model {name} is "
+            "loaded already: give a PeftModel that has the adapter"
+        )
+    if not isinstance(device, str) or device == "auto":
+        return
+    wanted, own = checkpoint.resolve_device(device), model.device
+    if wanted.type != own.type or wanted.index not in (None, own.index):
+        raise UsageError(
+            f"device is {device!r}, and model {name} lies on {own} already: leave device out, or "
+            "move the model first"
+        )
 
 
 def _named(dtype: str | torch.dtype, model: PreTrainedModel) -> torch.dtype | None:
