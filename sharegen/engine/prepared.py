@@ -17,7 +17,7 @@ import torch
 
 from sharegen.common.start_clock import COMPILING, START, WARMING_UP
 from sharegen.engine.config import MAX_SEQUENCES, EngineConfig
-from sharegen.engine.core.batch import Batch
+from sharegen.engine.core.batch import FIXED_CHUNK_ON_CPU, Batch
 from sharegen.engine.execute.agreement import Agreement
 from sharegen.engine.execute.attention import attention_for
 from sharegen.engine.execute.determinism import MOST_THREADS, check_any_tree, check_deterministic
@@ -130,6 +130,8 @@ class Prepared:
         self.chunk_tokens = config.prefill_tokens or (8192 if on_gpu else 512)
         if config.deterministic and on_gpu:
             self.chunk_tokens = steady_chunk(self.chunk_tokens)
+        elif config.deterministic:
+            self.chunk_tokens = max(self.chunk_tokens, FIXED_CHUNK_ON_CPU)
         check_kv_cache_dtype(config.kv_cache_dtype, model.device)
         if config.any_tree:
             check_any_tree(model, config.deterministic)

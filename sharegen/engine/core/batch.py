@@ -116,6 +116,9 @@ FIXED_CHUNK = 1024
 """Tokens of a chunk where its place may not depend on how large batches are, and so of a batch at
 least."""
 
+FIXED_CHUNK_ON_CPU = 256
+"""The same on a CPU: no more than a batch may shrink to where steps find no memory."""
+
 
 @dataclass(frozen=True)
 class PrefillBatch:

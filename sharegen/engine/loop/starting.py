@@ -11,6 +11,7 @@ from sharegen.engine.cache.block_pool import BlockPool
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.cache.state_slots import StateSlots
 from sharegen.engine.config import EngineConfig, EngineStats
+from sharegen.engine.core.batch import FIXED_CHUNK, FIXED_CHUNK_ON_CPU
 from sharegen.engine.core.request import Completion, Request, SamplingParams
 from sharegen.engine.execute.padding import all_sizes
 from sharegen.engine.model.states.mixers import TORCH_CODE
@@ -43,6 +44,9 @@ def scheduler_for(prepared: Prepared, config: EngineConfig, tree: PrefixTree | N
     fills_rows = config.deterministic and not prepared.model.mixers
     one_pass = prepared.chunk_tokens if on_gpu and is_plain and not config.deterministic else 0
     one_pass = prepared.model.context_length if fills_rows else one_pass
+    # A prompt's bits depend on where it is cut. On a CPU larger chunks take less time where prompts
+    # have thousands of tokens, and smaller ones where they have fewer.
+    cut = FIXED_CHUNK if on_gpu else FIXED_CHUNK_ON_CPU
     return Scheduler(
         BlockPool(
             prepared.num_blocks, config.block_size, cache.blocks_per_full, prepared.blocks.readers
@@ -50,6 +54,7 @@ def scheduler_for(prepared: Prepared, config: EngineConfig, tree: PrefixTree | N
         max_sequences=prepared.max_sequences,
         context_length=prepared.model.context_length,
         chunk_tokens=prepared.chunk_tokens,
+        cut_tokens=cut if config.deterministic else None,
         # On a CPU a small batch takes as long a token as few rows do: it is to be a step's size.
         ahead_tokens=2048 if on_gpu else prepared.max_sequences,
         # On a GPU the first tokens of prompts are there some steps after their batch was launched.

@@ -23,8 +23,8 @@ class PrefillQueue:
     Args:
         admission: admits sequences, and knows rows, ready sequences and the cache.
         chunk_tokens, ahead_tokens, ahead_steps: as `Scheduler` takes them.
-        cut_tokens: nodes are cut at multiples of this, whatever a batch holds; None to cut them as
-            batches are.
+        cut_tokens: nodes are cut at multiples of this, however small batches become; None to cut
+            them at multiples of chunk_tokens.
 
     Attributes:
         waiting: the groups whose prompts are not computed, in order.

@@ -27,7 +27,6 @@ from sharegen.engine.cache.prefix_cache import PrefixCache
 from sharegen.engine.cache.prefix_tree import Node, PrefixTree
 from sharegen.engine.cache.prompt_logprobs import want
 from sharegen.engine.cache.state_slots import StateSlots
-from sharegen.engine.core.batch import FIXED_CHUNK
 from sharegen.engine.core.beam_search import Choice
 from sharegen.engine.core.request import Request
 from sharegen.engine.schedule.admission import Admission
@@ -61,8 +60,8 @@ class Scheduler:
         pool: the blocks of the KV cache.
         max_sequences: rows, which are the sequences that decode together.
         context_length: the most tokens of a prompt and its output together.
-        chunk_tokens: prefill is cut at multiples of this within a node, and a batch holds about as
-            many tokens.
+        chunk_tokens: tokens that a prefill batch holds, about.
+        cut_tokens: as `PrefillQueue` takes it.
         ahead_tokens: how many tokens are prefilled beyond what fills the free rows.
         ahead_steps: a row counts as free for that so many steps before its limit.
         padded, scratch_block: as `BatchRows` takes them.
@@ -76,8 +75,8 @@ class Scheduler:
         fills_rows: whether they are rows of a decoding step, which gives the bits that they had;
             else one prefill pass has all of them.
         deterministic: whether nothing that decides about the order of sums may depend on the batch:
-            chunks lie at places that no batch's size changes, layouts say what the job's tree says
-            of their nodes, and a preempted sequence gets its KV as it had it before.
+            layouts say what the job's tree says of their nodes, and a preempted sequence gets its
+            KV as it had it before.
         forks_anew: whether a fork computes all that its parent drew as a prompt's tokens, whoever
             still has their KV: so when somebody forks does not matter to its bits.
         first_rows: rows until the first sample has ended, as `FirstRows` has it.
@@ -91,6 +90,7 @@ class Scheduler:
         max_sequences: int,
         context_length: int,
         chunk_tokens: int,
+        cut_tokens: int | None = None,
         ahead_tokens: int,
         ahead_steps: int = 0,
         padded: Callable[[int], int],
@@ -132,7 +132,7 @@ class Scheduler:
             chunk_tokens,
             ahead_tokens,
             ahead_steps,
-            cut_tokens=FIXED_CHUNK if deterministic else None,
+            cut_tokens,
         )
         self.preemption = Preemption(self.admission)
         self.capacity = Capacity(self.cache, context_length)

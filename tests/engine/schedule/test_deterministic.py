@@ -36,9 +36,10 @@ def deterministic() -> Iterator[None]:
         patch.setattr(
             starting,
             "Scheduler",
-            lambda *args, **how: Scheduler(*args, **(how | {"deterministic": True})),
+            lambda *args, **how: Scheduler(
+                *args, **(how | {"deterministic": True, "cut_tokens": CHUNK})
+            ),
         )
-        patch.setattr(scheduler, "FIXED_CHUNK", CHUNK)
         patch.setattr(scheduler, "LEAST_CHUNK", CHUNK)
         yield
 

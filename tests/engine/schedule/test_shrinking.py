@@ -12,11 +12,15 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM
 
+from sharegen.engine.core.batch import FIXED_CHUNK_ON_CPU
 from sharegen.engine.core.request import Completion, Request, SamplingParams
 from sharegen.engine.engine import Engine
 from sharegen.engine.execute.graphs import StepGraphs
 from sharegen.engine.execute.memory import is_out_of_memory
+from sharegen.engine.model.load import load_model
+from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.schedule import scheduler
 from sharegen.errors import CapacityError
 from tests.engine.jobs import (
@@ -26,12 +30,14 @@ from tests.engine.jobs import (
     judge,
     loaded,
     make_engine,
+    random_tokens,
     requests_of,
     run,
 )
 from tests.engine.random_jobs import RandomJob, jobs
 from tests.engine.schedule.test_scheduler import assert_spelled
 from tests.engine.spelling import SpellingRunner
+from tests.engine.tiny_models import tiny_config
 
 PARAMS = SamplingParams(temperature=1.1, max_tokens=25, stop_token_ids=[5, 50, 95])
 WIDE = 4096  # tokens of a prefill batch: can be halved four times
@@ -102,6 +108,49 @@ def test_every_token_is_that_of_the_undisturbed_run(name: str, lag: int, failing
     assert results(engine, job()) == undisturbed(name)
     assert engine.stats.shrinks == len(failing)
     assert_empty(engine)
+
+
+@cache
+def with_long_context(name: str) -> LoadedModel:
+    """A model that reads prompts of several chunks."""
+    config = tiny_config(name)
+    config.max_position_embeddings = 4 * FIXED_CHUNK_ON_CPU
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    return load_model(model.float().eval())
+
+
+@cache
+def long_results(name: str, **config: int) -> dict[tuple[int, int], object]:
+    """In the deterministic mode, where chunks are cut at places that no step changes.
+
+    config: of the engine; failing: so many prefill steps find no memory.
+    """
+    rng = random.Random(0)
+    heads = [random_tokens(count, rng) for count in (40, 530)]
+    prompts = [heads[i % 2] + random_tokens(count, rng) for i, count in enumerate((3, 290, 410, 9))]
+    failing = config.pop("failing", 0)
+    engine = make_engine(
+        with_long_context(name), blocks=1200, deterministic=True, **{"prefill_tokens": 512} | config
+    )
+    left = iter([True] * failing)
+    starve(engine, lambda method: method == "prefill" and next(left, False))
+    found = results(engine, requests_of(prompts, replace(PARAMS, prompt_logprobs=1), samples=2))
+    assert engine.stats.shrinks == failing
+    return found
+
+
+@pytest.mark.turn(4)
+@pytest.mark.parametrize("name", ["llama", "gemma2"])
+@pytest.mark.parametrize(
+    "config",
+    [{"failing": 1}, {"failing": 1, "prefill_tokens": 2000}, {"failing": 3, "prefill_tokens": 1000},
+     {"prefill_tokens": 24, "max_sequences": 3}],
+)  # fmt: skip
+def test_smaller_batches_have_the_same_bits(name: str, config: dict[str, int]) -> None:
+    """Of prompts that are longer than a chunk."""
+    assert long_results(name, **config) == long_results(name)
 
 
 @pytest.mark.slow
