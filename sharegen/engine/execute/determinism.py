@@ -5,7 +5,7 @@ The mode decides all that decides about the order of sums by what a sample has a
 the batch: attention's tile and cuts (`kernels/attention_plan.py`), what is read per sequence
 (`PrefixCache`), where chunks of prompts begin (`PrefillQueue`), that ranks' numbers are added up in
 the order of the ranks, and that a preempted sample gets its KV as it was. On a CPU in float32 that
-holds without it, up to so many threads.
+holds without it, up to so many threads, but for prompts of a step that found no memory.
 """
 
 from __future__ import annotations
