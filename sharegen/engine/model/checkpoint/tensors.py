@@ -22,13 +22,14 @@ def stored_tensors(source: Source) -> dict[str, Unread]:
     Raises ModelError where they are pickled, and for a file that is cut short.
     """
     index = _file(source, _INDEX)
-    names = [_WEIGHTS]
-    if index is not None:
-        with open(index, encoding="utf-8") as stream:
-            names = sorted(set(json.load(stream)["weight_map"].values()))
+    names = [_WEIGHTS] if index is None else _files_of(index)
     found: dict[str, Unread] = {}
     for name in names:
         path = _file(source, name)
+        if path is None and index is not None:
+            raise ModelError(
+                f"model {source.name} has no {name}, which its {_INDEX} names: fetch it anew"
+            )
         if path is None:
             raise ModelError(
                 f"model {source.name} has no {name}: several GPUs, and checkpoints that are "
@@ -43,6 +44,20 @@ def stored_tensors(source: Source) -> dict[str, Unread]:
             ) from None
         found |= {key: Unread(each) for key, each in stored.items()}
     return found
+
+
+def _files_of(index: str) -> list[str]:
+    """The files that an index names. Raises ModelError where it names none."""
+    try:
+        with open(index, encoding="utf-8") as stream:
+            content = json.load(stream)
+    except ValueError:
+        content = None
+    files = content.get("weight_map") if isinstance(content, dict) else None
+    names = set(files.values()) if isinstance(files, dict) else set[str]()
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ModelError(f"{index}: has no weight_map that names files: fetch it anew")
+    return sorted(names)
 
 
 def take_generation_config(model: PreTrainedModel, source: Source) -> None:

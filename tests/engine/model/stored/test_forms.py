@@ -352,3 +352,16 @@ def test_an_expert_that_is_missing_or_of_another_shape(tmp_path: Path) -> None:
         rest = {key: tensor for key, tensor in tensors.items() if key != name}
         save_file(rest | spoiled, file, metadata={"format": "pt"})
         assert "such as experts, are missing or of another shape" in refused(tmp_path)
+
+
+def test_an_index_without_its_files(tmp_path: Path) -> None:
+    store(tmp_path, "llama", *FORMS["awq"])
+    (tmp_path / "model.safetensors").rename(tmp_path / "model-1.safetensors")
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "x.safetensors"}}))
+    assert "has no x.safetensors, which its model.safetensors.index.json names" in refused(tmp_path)
+    for wrong in ("{}", "[]", "{", '{"weight_map": [1]}', '{"weight_map": {"a": 1}}'):
+        index.write_text(wrong)
+        assert refused(tmp_path) == f"{index}: has no weight_map that names files: fetch it anew"
+    index.write_text(json.dumps({"weight_map": {"a": "model-1.safetensors"}}))
+    load_model(tmp_path, device="cpu")
