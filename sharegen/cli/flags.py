@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import yaml
-
 from sharegen.errors import UsageError
 
 _SHOWN = 80  # characters of a --set that is wrong
@@ -23,6 +21,8 @@ def given(values: dict[str, Any]) -> dict[str, Any]:
 
 def assigned(text: str) -> dict[str, Any]:
     """Return `a.b=1` as {"a": {"b": 1}}; the value is YAML."""
+    from yaml import MarkedYAMLError
+
     from sharegen.workload import plain_yaml
 
     key, equals, value = text.partition("=")
@@ -35,7 +35,7 @@ def assigned(text: str) -> dict[str, Any]:
         raise UsageError(f"--set {text:.{_SHOWN}}: no recipe has that many sections")
     try:
         assigned: Any = plain_yaml.load(value)
-    except yaml.MarkedYAMLError as error:
+    except MarkedYAMLError as error:
         raise UsageError(
             f"--set {text:.{_SHOWN}}: the value is not YAML: {error.problem}"
         ) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,9 @@ from sharegen.common.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+_AS_ON_A_TERMINAL = ("FORCE_COLOR", "TTY_COMPATIBLE")
+"""Variables by which Rich takes for a terminal what is none."""
 
 
 def complain(line: str) -> None:
@@ -21,6 +25,9 @@ def complain(line: str) -> None:
 
 def say(line: str, style: str = "dim") -> None:
     """Tell what goes along with the data: faintly, where a terminal shows both."""
+    if not (sys.stderr.isatty() or any(name in os.environ for name in _AS_ON_A_TERMINAL)):
+        print(printable(line), file=sys.stderr)
+        return
     from rich.text import Text
 
     stderr_console().print(Text(printable(line)), style=style, soft_wrap=True)

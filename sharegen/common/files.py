@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import stat
 from pathlib import Path
 
@@ -52,7 +51,7 @@ def replace_file(path: Path, content: bytes) -> None:
     folder can have put a symbolic link there. Raises OSError; the old file is then untouched.
     """
     check_is_file(path)
-    partial = path.with_name(f".{secrets.token_hex(8)}.partial")
+    partial = path.with_name(f".{os.urandom(8).hex()}.partial")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         with open(os.open(partial, flags, 0o666), "wb") as file:

@@ -23,6 +23,7 @@ import sharegen as package
 from sharegen.cli.options import JobOptions, RunOptions
 from sharegen.cli.parameters import parse_size
 from sharegen.llm import LLM, SamplingParams
+from sharegen.results.journal.record import Record
 from sharegen.results.journal.run_file import RunFile, run_file_path
 from tests.cli.conftest import Command, write_jsonl
 from tests.tiny import save_tiny_model
@@ -385,6 +386,20 @@ def test_help_starts_at_once() -> None:
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert ran.returncode == 0 and ran.stderr.strip() == ""
     assert time.monotonic() - started < 20
+
+
+def test_a_vote_imports_what_it_needs(tmp_path: Path) -> None:
+    """Half of its time is imports, and none of these has a part in it where nothing is shown."""
+    journal = tmp_path / "a.jsonl"
+    journal.write_bytes(Record("1", 0, "h", "#### 18", 3, "stop", -1.0, "18", "18").to_line())
+    needless = ("torch", "transformers", "datasets", "numpy", "rich", "yaml", "filelock", "sympy")
+    program = (
+        "import sys; from sharegen.cli import main\n"
+        f"try: main(['vote', {str(journal)!r}])\n"
+        f"finally: print('imported:', *sorted(set(sys.modules) & set({needless})))"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ran.returncode == 0 and ran.stdout.splitlines()[-1] == "imported:", ran
 
 
 def test_completion_can_be_installed(sharegen: Command) -> None:

@@ -31,8 +31,8 @@ def test_nothing_is_written_through_a_link(tmp_path: Path, monkeypatch: pytest.M
     theirs.write_text("theirs")
     (tmp_path / "a.run.json.partial").symlink_to(theirs)
     replace_file(tmp_path / "a.run.json", b"mine")
-    monkeypatch.setattr(files.secrets, "token_hex", lambda _: "guessed")
-    (tmp_path / ".guessed.partial").symlink_to(theirs)
+    monkeypatch.setattr(files.os, "urandom", lambda _: b"guessed")
+    (tmp_path / f".{b'guessed'.hex()}.partial").symlink_to(theirs)
     with pytest.raises(FileExistsError):
         replace_file(tmp_path / "a.run.json", b"again")
     assert theirs.read_text() == "theirs" and (tmp_path / "a.run.json").read_bytes() == b"mine"

@@ -9,9 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
-
 from sharegen.cli.telling import say
 from sharegen.common.files import replace_file
 from sharegen.common.printable import printable, visible
@@ -24,6 +21,8 @@ from sharegen.results.screen.accuracy import accuracy
 from sharegen.results.stopping.stopped import Stopped, counted
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from sharegen.job.answer_recipe import AnswerRecipe
 
 Row = tuple[str, Vote, Stopped | None]
@@ -82,6 +81,8 @@ def show_votes(
     if to_stdout:
         sys.stdout.write(_as_jsonl(rows, len(pools) > 1))
     elif sys.stdout.isatty():
+        from rich.console import Console
+
         Console().print(_table(rows, len(pools) > 1))
     else:
         _write_lines(rows, len(pools) > 1)
@@ -116,6 +117,8 @@ def _say_notes(part: Pool, votes: list[Vote], at: int | None, stopped: Stopped |
 
 
 def _table(rows: list[Row], several: bool) -> Table:
+    from rich.table import Table
+
     table = Table(box=None, header_style="bold", pad_edge=False)
     if several:
         table.add_column("file", overflow="fold", style="dim")

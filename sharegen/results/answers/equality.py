@@ -15,13 +15,12 @@ from typing import TypeAlias
 
 from sharegen.common.extras import install
 from sharegen.results.answers import kinds, mathematics, numerals
-from sharegen.results.answers.normal import LONGEST, normalise, unwrapped
+from sharegen.results.answers.normal import LONGEST, WHOLE, normalise, unwrapped
 from sharegen.results.answers.units import quantity
 
 ByMathematics: TypeAlias = Callable[[str, str], bool]
 """What is asked whether one formula equals another."""
 
-_WHOLE = re.compile(r"-?[1-9][0-9]{0,8}")
 _MOST_ITEMS = 50  # of lists that are compared item by item
 _CHOICE = re.compile(r"(?:(?i:option|choice|answer) )?[(\[]?([A-Za-z])[)\]]?[.:]?")
 _CHOSEN = re.compile(r"\(?([A-Za-z])(?:\)[.:]?|[.:])\s+\S.*", re.DOTALL)
@@ -44,7 +43,7 @@ def _is_right(answer: str, gold: str) -> bool:
 
 
 def _are_whole(answer: str, gold: str) -> bool:
-    return _WHOLE.fullmatch(answer) is not None and _WHOLE.fullmatch(gold) is not None
+    return WHOLE.fullmatch(answer) is not None and WHOLE.fullmatch(gold) is not None
 
 
 def is_settled(answer: str, gold: str) -> bool:

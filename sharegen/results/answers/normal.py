@@ -27,6 +27,9 @@ from sharegen.results.answers.numerals import PLAIN
 LONGEST = 10_000
 """Characters; what is longer is no answer that anyone wrote, and is counted by its hash."""
 
+WHOLE = re.compile(r"-?[1-9][0-9]{0,8}")
+"""Whole numbers in the one spelling that they have here, as most answers are."""
+
 _QUOTES = "\"'"
 _AROUND = " `*" + _QUOTES
 _AFTER = _AROUND + ".,;:!?。"
@@ -58,6 +61,8 @@ def normalise(answer: str) -> str:
     A number comes back as a plain decimal without trailing zeros, or as a fraction in lowest
     terms where no decimal ends (`1/3`). Normalising twice changes nothing.
     """
+    if WHOLE.fullmatch(answer) is not None:
+        return answer
     if len(answer) > LONGEST:
         digest = hashlib.blake2b(answer.encode("utf-8", "replace"), digest_size=8).hexdigest()
         return f"text of {len(answer)} characters, {digest} by hash"

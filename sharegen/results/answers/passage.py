@@ -35,7 +35,7 @@ _ASIDE = re.compile(
 )
 
 
-_BEGINS = re.compile(r"<(?![<\d\s.$-])|[\[◁]")
+_BEGINS = re.compile(r"[<\[◁](?:(?<!<)|(?![<\d\s.$-]))")
 """What a mark of thinking or of a turn's end begins with; GSM8K's calculator marks are none."""
 
 

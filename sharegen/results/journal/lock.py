@@ -20,12 +20,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-from filelock import SoftFileLock, Timeout
+from typing import TYPE_CHECKING
 
 from sharegen.common.log import log
 from sharegen.errors import JournalError, UsageError
 from sharegen.results.journal.places import hidden, make_folder
+
+if TYPE_CHECKING:
+    from filelock import SoftFileLock
 
 VARIABLE = "SHAREGEN_LOCK"
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL)
@@ -190,6 +192,8 @@ def _path(path: Path, kind: str) -> Path:
 
 
 def _soft(path: Path) -> SoftFileLock:
+    from filelock import SoftFileLock, Timeout  # few file systems need it
+
     lock = SoftFileLock(_path(path, _BY_FILE), thread_local=False)
     try:
         lock.acquire(timeout=_PATIENCE)

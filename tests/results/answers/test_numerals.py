@@ -34,6 +34,7 @@ PIECES = [
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=40).map("".join))
+@example("1114")
 @example("word " * 30 + "12 and " + "word " * 30)
 @example("minus " + " " * 100 + "7")
 @example("$" + "\\," * 60 + "7")
