@@ -196,12 +196,20 @@ def _allow_descriptors(connections: int) -> None:
 class _Connection(h11.Connection):
     """h11's, where the head of an answer leaves with its body: one packet for the client, not two.
 
-    Not that of a stream, whose first piece may come later.
+    Not that of a stream, whose first piece may come later. What h11 raises for bytes that are no
+    HTTP holds itself, by its traceback, and so the connection, until garbage is collected: here it
+    is raised without.
     """
 
     def __init__(self, most: int) -> None:
         super().__init__(h11.SERVER, most)
         self._head: list[bytes] = []
+
+    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        try:
+            return super().next_event()
+        except h11.RemoteProtocolError as error:
+            raise error.with_traceback(None) from None
 
     def send_with_data_passthrough(self, event: h11.Event) -> list[bytes] | None:
         data = super().send_with_data_passthrough(event)

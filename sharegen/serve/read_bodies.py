@@ -12,8 +12,17 @@ from collections.abc import Callable
 from sharegen.results.export.openai import Endpoint
 from sharegen.serve.asked import ParsedRequest
 
-_MOST = 4 << 20
-"""Bytes of bodies that are remembered; the least recently asked are forgotten first."""
+_MOST = 16 << 20
+"""Bytes, by `_size`, that are remembered; the least recently asked are forgotten first.
+
+That is 2,500 bodies of 100 tokens, or 350 of 1,000.
+"""
+
+_EACH = 2 << 10
+"""Bytes of what is read of a body, beside its tokens: measured with short ones."""
+
+_TOKEN = 40
+"""Bytes of a token id in a list."""
 
 _LARGEST = 64 << 10
 """Bytes of a body that is remembered: longer ones would leave room for few."""
@@ -57,7 +66,12 @@ class ReadBodies:
         if len(body) > _LARGEST or not asked.lasts:
             return
         self._known[name] = asked
-        self._held += len(body)
+        self._held += _size(body, asked)
         while self._held > _MOST:
-            (_, oldest), _ = self._known.popitem(last=False)
-            self._held -= len(oldest)
+            (_, oldest), forgotten = self._known.popitem(last=False)
+            self._held -= _size(oldest, forgotten)
+
+
+def _size(body: bytes, asked: ParsedRequest) -> int:
+    """About how many bytes it takes to remember a body. It is many times a short body's own."""
+    return _EACH + len(body) + _TOKEN * sum(map(len, asked.prompts))

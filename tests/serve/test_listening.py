@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
+import weakref
 from contextlib import closing
 from typing import Any
 
+import h11
 import pytest
 
 from sharegen.serve.limits import Limits
-from sharegen.serve.listening import Listener, bound
+from sharegen.serve.listening import Listener, _Connection, bound
 from sharegen.serve.metrics import ServerCounts
 
 
@@ -83,3 +86,22 @@ def test_an_answer_is_whole_whose_head_leaves_with_its_body(asked: str, ends: by
         finally:
             listener.end()
             listener.join(60)
+
+
+def test_bytes_that_are_no_http_leave_nothing_behind() -> None:
+    """No garbage that waits for a collection, which comes rarely in a server."""
+
+    def misunderstood() -> weakref.ref[_Connection]:
+        connection = _Connection(1 << 16)
+        connection.receive_data(b"nonsense\r\n\r\n")
+        with pytest.raises(h11.RemoteProtocolError) as raised:
+            connection.next_event()
+        assert raised.value.error_status_hint == 400
+        del raised
+        return weakref.ref(connection)
+
+    gc.disable()
+    try:
+        assert misunderstood()() is None
+    finally:
+        gc.enable()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +15,9 @@ from sharegen.serve import read_bodies
 from sharegen.serve.asked import Delivery, ParsedRequest
 from sharegen.serve.faults import Refusal
 from sharegen.serve.read_bodies import ReadBodies
+
+SIZE = read_bodies._EACH + 4 + read_bodies._TOKEN
+"""Of a body of four bytes and one token, as it is counted."""
 
 Test = Callable[["Bodies"], Awaitable[None]]
 
@@ -84,14 +89,46 @@ async def test_what_is_wrong_is_told_to_all_and_read_again(bodies: Bodies) -> No
 
 
 def test_the_least_recently_asked_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_bodies, "_MOST", 10)
+    monkeypatch.setattr(read_bodies, "_MOST", 2 * SIZE)
 
     async def ask(bodies: Bodies) -> None:
         for body in (b"1234", b"5678", b"1234", b"90ab", b"1234"):
             await bodies.read("text", body)
             await asyncio.sleep(0)
-        assert len(bodies.begun) == 3 and bodies._held == 8
+        assert len(bodies.begun) == 3 and bodies._held == 2 * SIZE
         assert list(bodies._known) == [("text", b"90ab"), ("text", b"1234")]
+
+    asyncio.run(ask(Bodies()))
+
+
+def test_short_bodies_take_no_more_memory_than_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is read of a body is many times its bytes: those alone let a server's memory grow."""
+    most = 1 << 20
+    monkeypatch.setattr(read_bodies, "_MOST", most)
+
+    async def ask(bodies: Bodies) -> None:
+        await bodies.read("text", b"")
+        tracemalloc.start()
+        for number in range(2 * most // SIZE):
+            await bodies.read("text", b'{"prompt": "a", "seed": %d}' % number)
+            await asyncio.sleep(0)
+            bodies.begun.clear()
+            bodies.futures.clear()
+        held, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert most / 4 < held < most
+        assert len(bodies._known) < 1.1 * most / SIZE
+
+    asyncio.run(ask(Bodies()))
+
+
+def test_tokens_count_as_what_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask(bodies: Bodies) -> None:
+        monkeypatch.setattr(bodies, "asked", lambda endpoint: with_tokens)
+        with_tokens = replace(Bodies.asked(bodies), prompts=[[1] * 500, [2] * 500])
+        await bodies.read("text", b"1234")
+        await asyncio.sleep(0)
+        assert bodies._held == SIZE + 999 * read_bodies._TOKEN
 
     asyncio.run(ask(Bodies()))
 
