@@ -60,15 +60,25 @@ class Spawned:
         return sum(_cpu_seconds(pid) for pid in _family(self.pid) if _is_http(pid))
 
     @property
-    def resident(self) -> int:
-        """Bytes of memory that it holds; what processes share counts for each."""
-        sizes = (Path(f"/proc/{pid}/statm").read_text() for pid in _family(self.pid))
-        return 4096 * sum(int(size.split()[1]) for size in sizes)
+    def resident(self) -> dict[str, int]:
+        """Bytes of memory that its processes hold: the main one, those for HTTP, and all others.
+
+        What processes share counts for each.
+        """
+        found = {"main": 0, "http": 0, "others": 0}
+        for pid in _family(self.pid):
+            kind = "main" if pid == self.pid else "http" if _is_http(pid) else "others"
+            found[kind] += _resident(pid)
+        return found
 
 
 def _cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _resident(pid: int) -> int:
+    return 4096 * int(Path(f"/proc/{pid}/statm").read_text().split()[1])
 
 
 def _is_http(pid: int) -> bool:

@@ -58,7 +58,7 @@ def soak(
     return found | {"leaks": leaks}
 
 
-def _held(server: Spawned) -> dict[str, int]:
+def _held(server: Spawned) -> dict[str, Any]:
     return {
         "descriptors": server.descriptors,
         "threads": server.threads,
