@@ -6,8 +6,6 @@ import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from sharegen.cli.command import Command
 from sharegen.cli.completion import complete_recipe
@@ -56,6 +54,9 @@ def list_recipes() -> None:
         for recipe in found:
             print(recipe.name, recipe.description, ", ".join(recipe.presets), sep="\t")
         return
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("recipe", "what it does", "datasets"):
         table.add_column(name)

@@ -7,20 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
-from rich.status import Status
 
 from sharegen.cli.options import RunOptions
 from sharegen.cli.parameters import with_options
-from sharegen.cli.plan import sharing_tree
 from sharegen.cli.recipes import RecipeArgument
-from sharegen.cli.show_config import print_configuration
 from sharegen.cli.telling import say, stderr_console, warn_unconfined
 from sharegen.common.printable import visible
 from sharegen.common.start_clock import IMPORTS, START
 from sharegen.errors import SharegenError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.status import Status
+
     from sharegen.common.shard import Shard
     from sharegen.engine.config import EngineStats
     from sharegen.job.outcome import JobOutcome
@@ -79,6 +78,7 @@ def _run(
     recipe: str, options: RunOptions, command: str, flags: dict[str, Any], schema: str | None
 ) -> Path | None:
     with START.part(IMPORTS):
+        from sharegen.cli.plan import sharing_tree
         from sharegen.job.batch_file import run_batch
         from sharegen.job.run_job import run_job
         from sharegen.results.journal.pool import Pool
@@ -91,6 +91,8 @@ def _run(
     shard = options.part
     errors = stderr_console()
     if options.show_config:
+        from sharegen.cli.show_config import print_configuration
+
         print_configuration(configuration)
         return None
     answers = None
@@ -183,6 +185,7 @@ def _isolation(options: RunOptions) -> Isolation | None:
 
 
 def _terminal_watcher(console: Console, status: Status) -> Any:
+    from sharegen.cli.plan import sharing_tree
     from sharegen.job.watcher import Watcher
     from sharegen.results.screen.progress import Progress
 

@@ -402,6 +402,16 @@ def test_a_vote_imports_what_it_needs(tmp_path: Path) -> None:
     assert ran.returncode == 0 and ran.stdout.splitlines()[-1] == "imported:", ran
 
 
+def test_a_run_shows_nothing_before_its_workers_import() -> None:
+    """What tells of a job is imported while they do, not before they are begun."""
+    program = (
+        "import sys, sharegen.cli.run\n"
+        "print(*sorted(set(sys.modules) & {'torch', 'transformers', 'numpy', 'rich', 'yaml'}))"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ran.returncode == 0 and ran.stdout.strip() == "", ran
+
+
 def test_completion_can_be_installed(sharegen: Command) -> None:
     assert "--install-completion" in sharegen("--help").out
 

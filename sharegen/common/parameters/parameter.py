@@ -212,8 +212,9 @@ def described(*groups: type) -> Callable[[Made], Made]:
             found |= declared(group)
         known = {name: found[name] for name in signature.parameters if name in found}
         made.__doc__ = _with_descriptions(made.__doc__ or "", signature.parameters, known)
+        own = declared(made)
         bare = [
-            each.replace(annotation=known[name].hint) if name in declared(made) else each
+            each.replace(annotation=known[name].hint) if name in own else each
             for name, each in signature.parameters.items()
         ]
         made.__signature__ = signature.replace(parameters=bare)  # type: ignore[attr-defined]

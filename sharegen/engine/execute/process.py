@@ -20,7 +20,7 @@ import torch
 from sharegen.engine.model.loaded import LoadedModel
 
 _LONG = 0.5  # seconds of a step, from which the work outweighs any waiting
-_TRIALS = 3
+_TRIALS = 2  # of which the faster counts: the first worker of a job waits for them
 _WORTH = 0.7  # of one thread's time: attention, which is not tried, has the smaller operations
 
 
@@ -29,11 +29,11 @@ def best_threads(model: LoadedModel, rows: int) -> int:
     threads = torch.get_num_threads()
     if threads == 1:
         return 1
-    together = _seconds(model, rows)
-    if together > _LONG:
+    if _seconds(model, rows) > _LONG:  # it warms up for the others, too
         return threads
+    together = min(_seconds(model, rows) for _ in range(_TRIALS))
     with using(1):
-        alone = _seconds(model, rows)
+        alone = min(_seconds(model, rows) for _ in range(_TRIALS))
     return threads if together < _WORTH * alone else 1
 
 
@@ -52,15 +52,10 @@ def using(threads: int) -> Iterator[None]:
 
 
 def _seconds(model: LoadedModel, rows: int) -> float:
-    """The best time of a forward, after one that warms up; the first one's where it is long."""
-    times = []
-    for _ in range(1 + _TRIALS):
-        start = time.perf_counter()
-        model.trial_forward(rows, min(rows, 8))
-        times.append(time.perf_counter() - start)
-        if times[0] > _LONG:
-            return times[0]
-    return min(times[1:])
+    """The time of a forward."""
+    start = time.perf_counter()
+    model.trial_forward(rows, min(rows, 8))
+    return time.perf_counter() - start
 
 
 @contextmanager
