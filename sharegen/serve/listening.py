@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import resource
 import socket
 import threading
@@ -20,6 +21,10 @@ from sharegen.serve.metrics import ServerCounts
 
 _BACKLOG = 4096
 _PAUSE = 1.0  # seconds without new connections where the system has no room for them
+_COLLECTED = 60.0
+"""Seconds after which garbage is looked for, however little is new: each connection leaves some in
+circles, and a server with few clients would keep that of an hour."""
+
 _COMPLETIONS = (b"POST /v1/completions ", b"POST /v1/chat/completions ")
 
 HandOver = Callable[[socket.socket, bytes], None]
@@ -164,7 +169,9 @@ class Listener:
 
     async def _serve(self) -> None:
         besides = [asyncio.ensure_future(beside()) for beside in self._besides]
+        collecting = asyncio.ensure_future(_collect())
         await self.server.serve()
+        collecting.cancel()
         await asyncio.gather(*besides)
 
     @property
@@ -181,6 +188,12 @@ class Listener:
         """Wait until it is over, so long at most; it may not have begun."""
         if self._thread.ident is not None:
             self._thread.join(seconds)
+
+
+async def _collect() -> None:
+    while True:
+        await asyncio.sleep(_COLLECTED)
+        gc.collect()
 
 
 def _allow_descriptors(connections: int) -> None:

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from sharegen.results.export.openai import Endpoint
 from sharegen.serve.asked import ParsedRequest
 
-_MOST = 16 << 20
+_MOST = 12 << 20
 """Bytes, by `_size`, that are remembered; the least recently asked are forgotten first.
 
-That is 2,500 bodies of 100 tokens, or 350 of 1,000.
+That is 1,900 bodies of 100 tokens, or 270 of 1,000.
 """
 
 _EACH = 2 << 10

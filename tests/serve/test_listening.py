@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
+import time
 import weakref
 from contextlib import closing
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import h11
 import pytest
 
+from sharegen.serve import listening
 from sharegen.serve.limits import Limits
 from sharegen.serve.listening import Listener, _Connection, bound
 from sharegen.serve.metrics import ServerCounts
@@ -103,5 +105,30 @@ def test_bytes_that_are_no_http_leave_nothing_behind() -> None:
     gc.disable()
     try:
         assert misunderstood()() is None
+    finally:
+        gc.enable()
+
+
+class _Circle:
+    """Garbage that only a collection finds."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_garbage_is_looked_for_however_little_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "_COLLECTED", 0.05)
+    gc.disable()
+    try:
+        left = weakref.ref(_Circle())
+        with closing(bound("127.0.0.1", 0, Limits())) as sock:
+            listener = Listener(app, sock, Limits(), ServerCounts())
+            listener.start()
+            until = time.monotonic() + 60
+            while left() is not None and time.monotonic() < until:
+                time.sleep(0.05)
+            listener.end()
+            listener.join(60)
+            assert left() is None and listener.is_over
     finally:
         gc.enable()
