@@ -9,6 +9,7 @@ import socket
 from multiprocessing.connection import Connection
 
 from sharegen.engine.model.starting.lean_imports import import_transformers
+from sharegen.engine.model.starting.modules_of_frames import modules_of_frames
 from sharegen.engine.parallel.ahead import LoadedAhead, load_ahead
 from sharegen.engine.parallel.copies import COPY, LOAD, NUMBER, RUNS, TELL
 from sharegen.errors import SharegenError
@@ -56,10 +57,11 @@ def _read(line: socket.socket, size: int) -> bytes:
 def main(descriptor: int) -> None:
     """The process: its driver is at the other end of its descriptor."""
     gc.disable()  # an import makes a million objects that stay: looking at them takes a second
-    import_transformers()
+    with modules_of_frames():
+        import_transformers()
 
-    from sharegen.engine.parallel.line import Line
-    from sharegen.engine.parallel.worker import serve
+        from sharegen.engine.parallel.line import Line
+        from sharegen.engine.parallel.worker import serve
 
     gc.freeze()  # what looks for garbage in a copy would else touch, and so copy, all of this
     worker = _copy(socket.socket(fileno=descriptor))

@@ -14,6 +14,7 @@ import threading
 from sharegen.common.start_clock import IMPORTS, START
 from sharegen.engine.model.compile.kept_code import begin_to_hash_triton
 from sharegen.engine.model.starting.lean_imports import import_transformers
+from sharegen.engine.model.starting.modules_of_frames import modules_of_frames
 from sharegen.engine.model.starting.no_collections import no_collections
 
 _GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # of NVIDIA, of AMD, of either under Windows
@@ -33,7 +34,7 @@ def import_engine(
         here: whether it certainly has an engine, whose GPU is then woken up meanwhile.
     """
     on_gpu = computes and not has_cpu_alone(device)
-    with START.part(IMPORTS), no_collections():
+    with START.part(IMPORTS), no_collections(), modules_of_frames():
         if on_gpu and here:
             _begin_to_wake(device)
         import_transformers(compiles=compiles, shards=shards)

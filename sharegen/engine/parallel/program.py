@@ -15,6 +15,7 @@ import sys
 
 from sharegen.common.start_clock import IMPORTS, START
 from sharegen.engine.model.starting.lean_imports import import_transformers
+from sharegen.engine.model.starting.modules_of_frames import modules_of_frames
 from sharegen.engine.parallel.early import EARLY, RANK, WORKER
 
 
@@ -38,7 +39,7 @@ def _end_with_parent() -> None:
 if __name__ == "__main__":
     _end_with_parent()
     _, _module, _ranks, _descriptor = sys.argv
-    with START.part(IMPORTS):
+    with START.part(IMPORTS), modules_of_frames():
         if int(_ranks) > 1:
             EARLY.begin(RANK, int(_ranks) - 1)
         if _module in (WORKER, RANK):
