@@ -9,7 +9,7 @@ sampling, position advance) is one CUDA graph for each size of batch.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -50,6 +50,18 @@ from sharegen.kernels.layout import FOLLOWING
 from sharegen.kernels.transfer import send
 
 _LEAST_COMPILED = 2  # tokens, or rows: for one the compiler makes code of its own, in mid-job
+
+
+@dataclass(frozen=True)
+class FilledRows:
+    """What a step reads that fills in outputs of preempted samples: each field as a runner has it
+    for the rows that decode.
+    """
+
+    tokens: torch.Tensor
+    position: torch.Tensor
+    prefix_length: torch.Tensor
+    block_tables: torch.Tensor
 
 
 class Runner:
@@ -111,6 +123,7 @@ class Runner:
         self._room = room
         self._agreement = agreement
         self._swap_space = swap_space
+        self._filled: FilledRows | None = None  # as wide as was needed by now
 
     @property
     def shared_levels(self) -> tuple[int, ...]:
@@ -194,10 +207,18 @@ class Runner:
     def _fill(self, batch: PrefillBatch, own: OutputRows) -> Drawn:
         """Compute the KV of outputs by what a decoding step of such rows computes."""
         place = _apart(batch.chunk_starts)
-        rows = self.padded(int(place[-1]) + 1)
+        count, most = self.padded(int(place[-1]) + 1), len(self.tokens)
+        width = own.block_tables.shape[1]
+        if self._filled is None or self._filled.block_tables.shape[1] < width:
+            self._filled = FilledRows(
+                self._full((most,), 0, torch.int64),
+                self._full((most,), -1, torch.int32),
+                self._full((most,), 0, torch.int32),
+                self._full((most, width), self.cache.scratch_block, torch.int32),
+            )
 
         def placed(values: np.ndarray, elsewhere: int) -> np.ndarray:
-            found = np.full((rows, *values.shape[1:]), elsewhere, values.dtype)
+            found = np.full((most, *values.shape[1:]), elsewhere, values.dtype)
             found[place] = values
             return found
 
@@ -207,15 +228,32 @@ class Runner:
             placed(own.prefix_length, 0),
             placed(own.block_tables, self.cache.scratch_block),
         )
+        self._filled.tokens.copy_(tokens)
+        self._filled.position.copy_(position)
+        self._filled.prefix_length.copy_(prefix_length)
+        self._filled.block_tables[:, :width] = tables
         self.attention.update(replace(batch.layout, order=place[batch.layout.order]))
+        step = partial(self._fill_step, self._filled)
+        if self.graphs is None:
+            step(count)
+            return _nothing()
+        kind = ("fill", self._filled.block_tables.shape[1], self.attention.variant)
+        self.graphs.run(count, kind, self.attention.generation, step, changing=[])
+        return _nothing()
+
+    def _fill_step(self, filled: FilledRows, count: int) -> tuple[torch.Tensor, ...]:
+        """Run the layers for these rows, on the device alone, as `_step` does."""
+        position, prefix_length = filled.position[:count], filled.prefix_length[:count]
+        tables = filled.block_tables[:count]
         output = (position - prefix_length).clamp(min=0).long()
         slots = self._slots(tables, position, output)
         where = Slots(None, slots) if self.cache.blocks_per_full > 1 else Slots(slots)
         context = self.attention.decode(where, tables, prefix_length, position, following=True)
         unread = torch.arange(_LEAST_COMPILED, device=self.device)  # of the logits some have to be
         with active(context, None):
-            self.model.forward(tokens, position.clamp(min=0).long(), unread, every=True)
-        return _nothing()
+            at = position.clamp(min=0).long()
+            self.model.forward(filled.tokens[:count], at, unread, every=True)
+        return ()
 
     def spare_memory(self) -> None:
         """Give back what is held for speed alone: captured graphs, memory that was freed."""
