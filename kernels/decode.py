@@ -36,6 +36,7 @@ def decode_attention(
     sinks: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
     rows: FP8Rows | None = None,
+    following: bool = False,
 ) -> torch.Tensor:
     """Compute a decoding step: each row attends to the nodes above it and to its own suffix.
 
@@ -60,6 +61,7 @@ def decode_attention(
         sinks: [num_heads], one more logit without a value.
         out: [rows, num_heads, value_size], where the result goes; by default a new tensor.
         rows: where the result goes in FP8 instead.
+        following: as `suffix_attention` takes it.
 
     Returns:
         [rows, num_heads, value_size], or the numbers of `rows` where that is given.
@@ -75,8 +77,9 @@ def decode_attention(
         if plan.sharing:
             shared_attention(q, k_cache, v_cache, plan, position, **how)
         return suffix_attention(
-            q, k_cache, v_cache, plan, *own, sinks=sinks, out=out, rows=rows, **how
-        )
+            q, k_cache, v_cache, plan, *own,
+            sinks=sinks, out=out, rows=rows, following=following, **how,
+        )  # fmt: skip
     # The suffixes are those that wait for the other stream: their many programs, once there, would
     # take all places first, and the few large ones of the shared phase would begin behind them.
     current = torch.cuda.current_stream(plan.device)
@@ -86,7 +89,7 @@ def decode_attention(
         put()
         out = suffix_attention(
             q, k_cache, v_cache, plan, *own,
-            sinks=sinks, out=out, rows=rows, beside=current, **how,
+            sinks=sinks, out=out, rows=rows, beside=current, following=following, **how,
         )  # fmt: skip
     current.wait_stream(plan.stream)
     return out

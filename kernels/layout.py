@@ -17,6 +17,10 @@ import numpy.typing as npt
 
 Int32 = npt.NDArray[np.int32]
 
+FOLLOWING = 16
+"""Rows of one sample that follow each other come so many at a time, the first of each at a multiple
+of it among the sample's own tokens: kernels may read the keys of these for several rows at once."""
+
 
 @dataclass(frozen=True)
 class SharedLayout:

@@ -151,5 +151,5 @@ def fold_sink(acc, m, total, sink):
 def finish(acc, m, total):
     """(out, lse) of a state, lse in natural logarithm; an empty state gives (0, -inf)."""
     safe = tl.where(total == 0.0, 1.0, total)
-    lse = tl.where(total == 0.0, float("-inf"), m * LN2 + tl.log(safe))
+    lse = tl.where(total == 0.0, float("-inf"), tl.fma(m, LN2, tl.log(safe)))
     return acc * (1.0 / safe)[:, None], lse

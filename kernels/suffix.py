@@ -7,10 +7,15 @@ nodes (those that are not worth the shared phase), then its own blocks, which ar
 more. The program folds in the row's shared partials and the sinks and writes the result; when the
 batch is too small to fill the device, a row's tokens are split over several programs and the parts
 are merged afterwards.
+
+Rows of one sample that follow each other read the same keys. A program takes several of them: each
+has lines of its own in the tile, and adds up what it would add up by itself, in the same order.
 """
 
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 import triton
@@ -24,6 +29,7 @@ from sharegen.kernels.attention_plan import (
 )
 from sharegen.kernels.fp8_blocks import FP8Blocks
 from sharegen.kernels.fp8_rows import FP8Rows
+from sharegen.kernels.layout import FOLLOWING
 from sharegen.kernels.merge import merge_into_rows, merge_partials
 from sharegen.kernels.online_softmax import (
     NO_LIMIT,
@@ -74,14 +80,15 @@ def _attend_tile(
 
 @triton.jit
 def _queries(
-    q_ptr, stride_qh, GROUP: tl.constexpr, KEY_SIZE: tl.constexpr, LINES: tl.constexpr,
-    BLOCK_DK: tl.constexpr,
+    q_ptr, stride_qr, stride_qh, GROUP: tl.constexpr, KEY_SIZE: tl.constexpr, LINES: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_DK: tl.constexpr,
 ):  # fmt: skip
-    """Load [LINES, BLOCK_DK]: the queries of a group, and zeros."""
-    o_m = tl.arange(0, LINES)
+    """Load [ROWS * LINES, BLOCK_DK]: the queries of a group of each row, and zeros."""
+    o_m = tl.arange(0, ROWS * LINES)
     o_dk = tl.arange(0, BLOCK_DK)
-    real = (o_m < GROUP)[:, None] & (o_dk < KEY_SIZE)[None, :]
-    return tl.load(q_ptr + (o_m * stride_qh)[:, None] + o_dk[None, :], mask=real, other=0.0)
+    real = (o_m % LINES < GROUP)[:, None] & (o_dk < KEY_SIZE)[None, :]
+    o_q = o_m // LINES * stride_qr + o_m % LINES * stride_qh
+    return tl.load(q_ptr + o_q[:, None] + o_dk[None, :], mask=real, other=0.0)
 
 
 @triton.jit
@@ -138,6 +145,12 @@ def _part(length, lowest, split, num_splits, is_own, LIMIT: tl.constexpr, SPLIT:
         begin = tl.minimum(begin + split * part, end)
         end = tl.minimum(begin + part, end)
     return begin, end
+
+
+@triton.jit
+def _last_tile(begin, end, BLOCK_N: tl.constexpr):
+    """Where the last tile of [begin, end) begins, or end where there is none."""
+    return tl.where(end > begin, begin + (end - begin - 1) // BLOCK_N * BLOCK_N, end)
 
 
 @triton.jit
@@ -245,7 +258,7 @@ def _suffix_kernel(
     scale, softcap, limit,
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr,
     KEY_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    LINES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    LINES: tl.constexpr, ROWS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr,
     SPLIT: tl.constexpr, CUT: tl.constexpr, PARTIAL: tl.constexpr, HAS_SINKS: tl.constexpr,
     HAS_UNSHARED: tl.constexpr, FP8: tl.constexpr, NUM_STAGES: tl.constexpr,
@@ -253,7 +266,7 @@ def _suffix_kernel(
 ):  # fmt: skip
     NUM_HEADS: tl.constexpr = NUM_KV_HEADS * GROUP
     kv_head = tl.program_id(0) % NUM_KV_HEADS
-    row = (tl.program_id(0) // NUM_KV_HEADS).to(tl.int64)
+    row = (tl.program_id(0) // NUM_KV_HEADS).to(tl.int64) * ROWS  # the first of its rows
     split = tl.program_id(1)
     prefix_length = tl.load(prefix_length_ptr + row)
     position = tl.load(position_ptr + row)
@@ -269,17 +282,22 @@ def _suffix_kernel(
 
     o_m = tl.arange(0, BLOCK_M)
     o_dv = tl.arange(0, BLOCK_DV)
-    alive = o_m < GROUP
+    of_row = o_m // LINES
     head = kv_head * GROUP + o_m
+    alive = o_m < GROUP
+    if ROWS > 1:
+        head = kv_head * GROUP + o_m % LINES
+        alive = o_m % LINES < GROUP
+    o_row = tl.where(alive, of_row, 0)
     if CUT > 0:  # noqa: SIM102 - decided when compiled, what is below by the row
         # Most rows have nothing for the further programs: few are so long.
         if (split > 0) & (position - prefix_length < split * CUT):
-            p_lse = lse_ptr + (row * num_splits + split) * NUM_HEADS + head
+            p_lse = lse_ptr + ((row + o_row) * num_splits + split) * NUM_HEADS + head
             tl.store(p_lse, tl.full([BLOCK_M], float("-inf"), tl.float32), mask=alive)
             return
     written = alive[:, None] & (o_dv < VALUE_SIZE)[None, :]
     p_q = q_ptr + row * stride_qr + kv_head * GROUP * stride_qh
-    q = _queries(p_q, stride_qh, GROUP, KEY_SIZE, LINES, BLOCK_DK)
+    q = _queries(p_q, stride_qr, stride_qh, GROUP, KEY_SIZE, LINES, ROWS, BLOCK_DK)
     if FP8:
         fp8_q, q_unit = _in_float16(q)
         fp8_q = _repeated(fp8_q, BLOCK_M)
@@ -317,6 +335,8 @@ def _suffix_kernel(
         begin, end = _part(
             length, lowest, split, num_splits, node == own, LIMIT, SPLIT, CUT, BLOCK_N
         )
+        if ROWS > 1:  # what is before the last tile, which is the same for all of them
+            end = _last_tile(begin, end, BLOCK_N)
         table = own_table
         if TMA and not FROM_FIRST:
             i_block = begin // BLOCK_SIZE + tl.arange(0, _TABLE)
@@ -340,10 +360,40 @@ def _suffix_kernel(
                 False, NUM_STAGES, TMA, LIMIT, HAS_SOFTCAP, PRECISION,
             )  # fmt: skip
 
+    if ROWS > 1:  # then each row's last tile, which ends with that row's token
+        list_ptr = tables_ptr + row * stride_tr
+        lowest = seen_from - prefix_length
+        own_length = tl.maximum(position - prefix_length + 1, 0)
+        begin, end = _part(own_length, lowest, split, num_splits, True, LIMIT, SPLIT, CUT, BLOCK_N)
+        begin = _last_tile(begin, end, BLOCK_N)
+        for i in range(ROWS):
+            length = tl.load(position_ptr + row + i) - tl.load(prefix_length_ptr + row + i) + 1
+            _, end = _part(
+                tl.maximum(length, 0), lowest, split, num_splits, True, LIMIT, SPLIT, CUT, BLOCK_N
+            )
+            table = 0
+            if TMA:
+                i_block = begin // BLOCK_SIZE + tl.arange(0, _TABLE)
+                table = _listed(list_ptr, i_block, True, i_block * BLOCK_SIZE < end)
+            row_acc, row_m, row_total = _attend_tokens(
+                acc, m, total, q, 1.0, k_desc, v_desc,
+                k_ptr + kv_head * stride_kh, v_ptr + kv_head * stride_vh,
+                None, kv_head, list_ptr, table, 0, True, begin, end, lowest,
+                stride_kb, stride_kt, stride_vb, stride_vt, scale, softcap,
+                NUM_KV_HEADS, KEY_SIZE, VALUE_SIZE, BLOCK_SIZE, BLOCK_N, BLOCK_DK, BLOCK_DV,
+                False, NUM_STAGES, TMA, LIMIT, HAS_SOFTCAP, PRECISION,
+            )  # fmt: skip
+            mine = of_row == i
+            is_there = length > 0  # a dead row has seen nothing
+            acc = tl.where(mine[None, :], tl.where(is_there, row_acc, 0.0), acc)
+            m = tl.where(mine, tl.where(is_there, row_m, float("-inf")), m)
+            total = tl.where(mine, tl.where(is_there, row_total, 0.0), total)
+
     acc = tl.trans(acc)
     if PARTIAL:
         out, lse = finish(acc, m, total)
-        tl.store(lse_ptr + (row * num_splits + split) * NUM_HEADS + head, lse, mask=alive)
+        p_lse = lse_ptr + ((row + o_row) * num_splits + split) * NUM_HEADS + head
+        tl.store(p_lse, lse, mask=alive)
     else:
         for i in range(first_partial, last_partial):
             o_shared = tl.cast(i, tl.int64) * NUM_HEADS + head
@@ -356,7 +406,7 @@ def _suffix_kernel(
             acc, m, total = fold_sink(acc, m, total, sink)
         out, _ = finish(acc, m, total)
     p_out = out_ptr + row * stride_or + split * stride_os
-    p_out = p_out + (head * stride_oh)[:, None] + o_dv[None, :]
+    p_out = p_out + (o_row * stride_or + head * stride_oh)[:, None] + o_dv[None, :]
     tl.store(p_out, out.to(out_ptr.dtype.element_ty), mask=written)
 
 
@@ -380,6 +430,7 @@ def suffix_attention(
     tile: Tile | None = None,
     num_splits: int | None = None,
     beside: torch.cuda.Stream | None = None,
+    following: bool = False,
 ) -> torch.Tensor:
     """Attend from each row to its own tokens and its unshared nodes, and merge the shared partials.
 
@@ -402,6 +453,8 @@ def suffix_attention(
         tile, num_splits: how the work is divided; by default as the plan finds best. Own tokens of
             a deterministic plan are cut at fixed places.
         beside: the stream of the shared phase, which runs meanwhile; merging waits for it.
+        following: whether each FOLLOWING rows are tokens of one sample, one after the other, and
+            then dead ones.
 
     Returns:
         [rows, num_heads, value_size], or the numbers of `rows` where that is given.
@@ -437,7 +490,12 @@ def suffix_attention(
         assert out is not None and out.stride(-1) == 1
         own_out, own_lse = out[:, None], plan.partial_lse
     limit, limit_kind = limit_of(window, attention_chunk)
-    _suffix_kernel[(num_rows * shape.num_kv_heads, splits)](
+    lines = 1 << (shape.group - 1).bit_length()
+    together = 1  # rows of a program
+    if following and fp8 is None and limit_kind == NO_LIMIT and not plan.has_unshared and partial:
+        together = max(1, FOLLOWING // lines)
+        tile = replace(tile, lines=max(tile.lines, together * lines))
+    _suffix_kernel[(num_rows // together * shape.num_kv_heads, splits)](
         q, k_cache, v_cache,
         *descriptors((k_cache, v_cache), tile.keys, tma, within_blocks=True),
         *fp8_pointers(fp8, tile.keys, tma, within_blocks=True),
@@ -451,7 +509,7 @@ def suffix_attention(
         scale, softcap or 1.0, limit,
         NUM_KV_HEADS=shape.num_kv_heads, GROUP=shape.group,
         KEY_SIZE=shape.key_size, VALUE_SIZE=shape.value_size, BLOCK_SIZE=shape.block_size,
-        LINES=1 << (shape.group - 1).bit_length(), BLOCK_M=tile.lines, BLOCK_N=tile.keys,
+        LINES=lines, ROWS=together, BLOCK_M=tile.lines, BLOCK_N=tile.keys,
         BLOCK_DK=padded(shape.key_size), BLOCK_DV=padded(shape.value_size),
         SPLIT=splits > 1, CUT=OWN_CUT if plan.deterministic and splits > 1 else 0,
         PARTIAL=partial, HAS_SINKS=sinks is not None,

@@ -102,6 +102,7 @@ class Copies:
         block_tables: torch.Tensor,
         prefix_length: torch.Tensor,
         position: torch.Tensor,
+        following: bool = False,
     ) -> AttentionContext:
         return self._context(slots, self._stores)
 

@@ -17,7 +17,7 @@ from sharegen.kernels import attention_plan, suffix
 from sharegen.kernels.attention_plan import AttentionPlan
 from sharegen.kernels.cost import CostModel
 from sharegen.kernels.decode import decode_attention
-from sharegen.kernels.layout import SharedLayout
+from sharegen.kernels.layout import FOLLOWING, SharedLayout
 from sharegen.kernels.prefill import PrefillPlan, prefill_attention
 from sharegen.kernels.tiles import Tile
 from tests.kernels.trees import (
@@ -211,3 +211,50 @@ def test_a_chunk_has_the_same_bits_beside_any_others(dtype: torch.dtype) -> None
     for kept in ([0], [1, 3], [3], [0, 2]):
         for i, out in zip(kept, prefill(kept), strict=True):
             assert torch.equal(out, whole[i])
+
+
+def of_a_sample(dtype: torch.dtype, group: int, lengths: tuple[int, ...]) -> Batch:
+    """Rows that are all tokens of as many samples as lengths, one after another, and dead ones."""
+    heads = (8 * group, 8) if ON_GPU else (2 * group, 2)
+    size = 128 if ON_GPU else 16
+    shape = make_shape(*heads, dtype, key_size=size, value_size=size)
+    nodes = [(40, 0, len(lengths)), (20, 0, 1)]
+    whole = random_batch(shape, nodes, list(lengths), scattered=(0,))
+    rows, position, order, ends = [], [], [], []
+    for place in range(len(lengths)):
+        row = int(whole.layout.order[place])
+        first = int(whole.prefix_length[row])
+        room = -(-lengths[place] // FOLLOWING) * FOLLOWING
+        order += range(len(rows), len(rows) + lengths[place])
+        rows += [row] * room
+        position += [first + i if i < lengths[place] else -1 for i in range(room)]
+        ends.append(len(order))
+    index = torch.tensor(rows, device=DEVICE)
+    at = torch.tensor(position, dtype=torch.int32, device=DEVICE)
+    generator = torch.Generator().manual_seed(1)
+    q = torch.randn(len(rows), *whole.q.shape[1:], generator=generator).to(whole.q)
+    starts = np.array([0, *ends], np.int32)
+    layout = replace(
+        whole.layout, order=np.array(order, np.int32), row_start=starts[whole.layout.row_start],
+        row_end=starts[whole.layout.row_end], alone=np.zeros(2, bool),
+    )  # fmt: skip
+    return replace(
+        whole, layout=layout, q=q, block_tables=whole.block_tables[index], position=at,
+        prefix_length=torch.where(at < 0, 0, whole.prefix_length[index]),
+    )  # fmt: skip
+
+
+@pytest.mark.turn(4)
+@of_dtypes
+@pytest.mark.parametrize("group", [1, 2, 3, 4, 8])
+def test_rows_of_a_sample_have_the_bits_that_they_have_by_themselves(
+    group: int, dtype: torch.dtype
+) -> None:
+    """A program reads the keys of several rows once; the last keys are each row's own affair."""
+    lengths = (1, 1100, 2048, 16, 700) if ON_GPU else (1, 37, 16, 50)
+    batch = of_a_sample(dtype, group, lengths)
+    tile = None if ON_GPU else SMALL
+    alone = attend(batch, tile)
+    together = attend(batch, tile, following=True)
+    assert torch.equal(together, alone)
+    assert alone[batch.position >= 0].abs().sum() > 0

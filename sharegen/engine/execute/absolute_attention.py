@@ -90,6 +90,7 @@ class AbsoluteAttention:
         block_tables: torch.Tensor,
         prefix_length: torch.Tensor,
         position: torch.Tensor,
+        following: bool = False,
     ) -> AttentionContext:
         assert self._layout is not None
         tables = (block_tables, prefix_length)

@@ -158,6 +158,7 @@ class ReferenceAttention:
         block_tables: torch.Tensor,
         prefix_length: torch.Tensor,
         position: torch.Tensor,
+        following: bool = False,
     ) -> AttentionContext:
         assert self._plan is not None
         plan = self._plan

@@ -83,6 +83,7 @@ class Attention(Protocol):
         block_tables: torch.Tensor,
         prefix_length: torch.Tensor,
         position: torch.Tensor,
+        following: bool = False,
     ) -> AttentionContext:
         """Make the context of a decoding step, of one token a row.
 
@@ -91,6 +92,8 @@ class Attention(Protocol):
             block_tables: [rows, max_blocks] int32, the blocks of each row's own tokens.
             prefix_length: [rows] int32, tokens above the row's own; 0 for a dead row.
             position: [rows] int32, of the token that goes in; -1 for a dead row.
+            following: whether each FOLLOWING rows are tokens of one sample, one after the other,
+                and then dead ones; whoever can reads their keys together.
         """
         ...
 

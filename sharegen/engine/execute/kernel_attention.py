@@ -125,13 +125,15 @@ class KernelAttention:
         block_tables: torch.Tensor,
         prefix_length: torch.Tensor,
         position: torch.Tensor,
+        following: bool = False,
     ) -> AttentionContext:
         def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: torch.Tensor,
                    values: torch.Tensor, put: Put, **how: Any) -> torch.Tensor:  # fmt: skip
             plan = self._plans[self._shape(q, k, v)]
             return decode_attention(
-                q, keys, values, plan, block_tables, prefix_length, position, put=put, **how
-            )
+                q, keys, values, plan, block_tables, prefix_length, position, put=put,
+                following=following, **how,
+            )  # fmt: skip
 
         return StoreAndAttend(self.layers, self.cache, slots, _OF_DECODING, attend, gives_rows=True)
 

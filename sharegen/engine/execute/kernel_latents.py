@@ -81,6 +81,7 @@ class KernelLatents(KernelAttention):
         block_tables: torch.Tensor,
         prefix_length: torch.Tensor,
         position: torch.Tensor,
+        following: bool = False,
     ) -> AttentionContext:
         tables = block_tables, prefix_length, position
 

@@ -9,6 +9,7 @@ sampling, position advance) is one CUDA graph for each size of batch.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -45,9 +46,22 @@ from sharegen.engine.sample.sampler import (
     token_logprobs,
     top_logprobs,
 )
+from sharegen.kernels.layout import FOLLOWING
 from sharegen.kernels.transfer import send
 
 _LEAST_COMPILED = 2  # tokens, or rows: for one the compiler makes code of its own, in mid-job
+
+
+@dataclass(frozen=True)
+class FilledRows:
+    """What a step reads that fills in outputs of preempted samples: each field as a runner has it
+    for the rows that decode.
+    """
+
+    tokens: torch.Tensor
+    position: torch.Tensor
+    prefix_length: torch.Tensor
+    block_tables: torch.Tensor
 
 
 class Runner:
@@ -109,6 +123,7 @@ class Runner:
         self._room = room
         self._agreement = agreement
         self._swap_space = swap_space
+        self._filled: FilledRows | None = None  # as wide as was needed by now
 
     @property
     def shared_levels(self) -> tuple[int, ...]:
@@ -191,25 +206,54 @@ class Runner:
 
     def _fill(self, batch: PrefillBatch, own: OutputRows) -> Drawn:
         """Compute the KV of outputs by what a decoding step of such rows computes."""
-        count = len(batch.token_ids)
-        rows = self.padded(count)
-        missing = (0, rows - count)
-        scratch = self.cache.scratch_block
+        place = _apart(batch.chunk_starts)
+        count, most = self.padded(int(place[-1]) + 1), len(self.tokens)
+        width = own.block_tables.shape[1]
+        if self._filled is None or self._filled.block_tables.shape[1] < width:
+            self._filled = FilledRows(
+                self._full((most,), 0, torch.int64),
+                self._full((most,), -1, torch.int32),
+                self._full((most,), 0, torch.int32),
+                self._full((most, width), self.cache.scratch_block, torch.int32),
+            )
+
+        def placed(values: np.ndarray, elsewhere: int) -> np.ndarray:
+            found = np.full((most, *values.shape[1:]), elsewhere, values.dtype)
+            found[place] = values
+            return found
+
         tokens, position, prefix_length, tables = self._send(
-            np.pad(batch.token_ids, missing),
-            np.pad(batch.positions.astype(np.int32), missing, constant_values=-1),
-            np.pad(own.prefix_length, missing),
-            np.pad(own.block_tables, (missing, (0, 0)), constant_values=scratch),
+            placed(batch.token_ids, 0),
+            placed(batch.positions.astype(np.int32), -1),
+            placed(own.prefix_length, 0),
+            placed(own.block_tables, self.cache.scratch_block),
         )
-        self.attention.update(batch.layout)
+        self._filled.tokens.copy_(tokens)
+        self._filled.position.copy_(position)
+        self._filled.prefix_length.copy_(prefix_length)
+        self._filled.block_tables[:, :width] = tables
+        self.attention.update(replace(batch.layout, order=place[batch.layout.order]))
+        step = partial(self._fill_step, self._filled)
+        if self.graphs is None:
+            step(count)
+            return _nothing()
+        kind = ("fill", self._filled.block_tables.shape[1], self.attention.variant)
+        self.graphs.run(count, kind, self.attention.generation, step, changing=[])
+        return _nothing()
+
+    def _fill_step(self, filled: FilledRows, count: int) -> tuple[torch.Tensor, ...]:
+        """Run the layers for these rows, on the device alone, as `_step` does."""
+        position, prefix_length = filled.position[:count], filled.prefix_length[:count]
+        tables = filled.block_tables[:count]
         output = (position - prefix_length).clamp(min=0).long()
         slots = self._slots(tables, position, output)
         where = Slots(None, slots) if self.cache.blocks_per_full > 1 else Slots(slots)
-        context = self.attention.decode(where, tables, prefix_length, position)
+        context = self.attention.decode(where, tables, prefix_length, position, following=True)
         unread = torch.arange(_LEAST_COMPILED, device=self.device)  # of the logits some have to be
         with active(context, None):
-            self.model.forward(tokens, position.clamp(min=0).long(), unread, every=True)
-        return _nothing()
+            at = position.clamp(min=0).long()
+            self.model.forward(filled.tokens[:count], at, unread, every=True)
+        return ()
 
     def spare_memory(self) -> None:
         """Give back what is held for speed alone: captured graphs, memory that was freed."""
@@ -386,6 +430,15 @@ class Runner:
 
     def _full(self, shape: tuple[int, ...], value: int, dtype: torch.dtype) -> torch.Tensor:
         return torch.full(shape, value, dtype=dtype, device=self.device)
+
+
+def _apart(starts: list[int]) -> Int32:
+    """The row of each token, where each chunk begins at a multiple of FOLLOWING rows: [T]."""
+    counts = np.diff(starts)
+    room = -(-counts // FOLLOWING) * FOLLOWING
+    moved = np.cumsum(room) - room - np.array(starts[:-1])
+    place: Int32 = (np.arange(starts[-1]) + np.repeat(moved, counts)).astype(np.int32)
+    return place
 
 
 def _nothing(prompt: Drawn | None = None) -> Drawn:

@@ -19,6 +19,7 @@ import numpy as np
 from sharegen.engine.cache.block_pool import BlockPool
 from sharegen.engine.core.batch import Swaps
 from sharegen.engine.schedule.sequence import Sequence
+from sharegen.kernels.layout import FOLLOWING
 
 
 @dataclass(frozen=True)
@@ -211,14 +212,18 @@ class Swapping:
         return filled
 
     def fill_rows(self, most: int) -> list[tuple[Sequence, int, int]]:
-        """(sample, start, end): outputs that the next batch fills, up to so many together."""
+        """(sample, start, end): outputs that the next batch fills, up to so many rows together.
+
+        Each begins at a multiple of FOLLOWING, and has as many rows as are one.
+        """
         parts = []
-        while self.filling and most:
+        left = max(1, most // FOLLOWING)
+        while self.filling and left:
             sequence = self.filling[0]
             start = self._filled.pop(sequence, 0)
-            end = min(sequence.fed, start + most)
+            end = min(sequence.fed, start + left * FOLLOWING)
             parts.append((sequence, start, end))
-            most -= end - start
+            left -= -(-(end - start) // FOLLOWING)
             self.tokens_filled += end - start
             if end < sequence.fed:
                 self._filled[sequence] = end
