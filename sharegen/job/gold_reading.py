@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from sharegen.common.cores import available_cores
 from sharegen.common.log import log
@@ -27,8 +28,19 @@ _MANY = 5_000  # gold answers, which take a second to read
 
 
 def with_gold_read(workload: Workload, configuration: Configuration) -> Workload:
-    """The workload with its gold answers as they are compared; one that cannot be read is None."""
-    read = {name: _read(gold, configuration) for name, gold in workload.golds.items()}
+    """The workload with its gold answers as they are compared; one that cannot be read is None.
+
+    Of many a copy of this process reads half.
+    """
+    golds = workload.golds
+    half = len(golds) // 2 if len(golds) >= _MANY and _may_be_copied() else 0
+    given = dict(islice(golds.items(), half)), dict(islice(golds.items(), half, None))
+    with _copied(given[0], configuration) as copy:
+        own = _read_all(given[1], configuration)
+        read = None if copy is None else copy.read()
+    if read is None:
+        read = _read_all(given[0], configuration)
+    read |= own
     problems = [
         replace(problem, gold=read[problem.id].text) if problem.id in read else problem
         for problem in workload.problems
@@ -45,25 +57,25 @@ def gold_read_beside(
     Gives what puts into a workload which of them cannot be read. The others may stand there as the
     rows have them: it is for who asks whether they are known, not what they are.
     """
-    copy = None
-    if len(workload.golds) >= _MANY and _may_be_copied():
-        copy = _Copy(workload.golds, configuration)
+    is_worth_it = len(workload.golds) >= _MANY and _may_be_copied()
+    golds = workload.golds if is_worth_it else {}
+    with _copied(golds, configuration, known=False) as copy:
 
-    def settled(workload: Workload) -> Workload:
-        unread = None if copy is None else copy.unread()
-        if unread is None:
-            return with_gold_read(workload, configuration)
-        problems = [
-            replace(problem, gold=None) if problem.id in unread else problem
-            for problem in workload.problems
-        ]
-        return replace(workload, problems=problems, golds={**workload.golds, **unread})
+        def settled(workload: Workload) -> Workload:
+            unread = None if copy is None else copy.read()
+            if unread is None:
+                return with_gold_read(workload, configuration)
+            problems = [
+                replace(problem, gold=None) if problem.id in unread else problem
+                for problem in workload.problems
+            ]
+            return replace(workload, problems=problems, golds={**workload.golds, **unread})
 
-    try:
         yield settled
-    finally:
-        if copy is not None:
-            copy.end()
+
+
+def _read_all(golds: Mapping[str, Gold], configuration: Configuration) -> dict[str, Gold]:
+    return {name: _read(gold, configuration) for name, gold in golds.items()}
 
 
 def _may_be_copied() -> bool:
@@ -73,18 +85,23 @@ def _may_be_copied() -> bool:
 
 
 class _Copy:
-    """A copy of this process that reads gold answers. End it."""
+    """A copy of this process that reads gold answers. End it.
 
-    def __init__(self, golds: Mapping[str, Gold], configuration: Configuration) -> None:
+    known: whether it tells those that can be read, too.
+    """
+
+    def __init__(
+        self, golds: Mapping[str, Gold], configuration: Configuration, known: bool
+    ) -> None:
         reader, writer = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
-            os._exit(_tell_unread(golds, configuration, writer))
+            os._exit(_tell(golds, configuration, known, writer))
         os.close(writer)
         self._answer = os.fdopen(reader, "rb")
 
-    def unread(self) -> dict[str, Gold] | None:
-        """Those that cannot be read, with why; None where the copy has failed."""
+    def read(self) -> dict[str, Gold] | None:
+        """What it tells; None where the copy has failed."""
         try:
             return dict(pickle.load(self._answer))
         except (EOFError, pickle.UnpicklingError):
@@ -97,12 +114,26 @@ class _Copy:
         os.waitpid(self._pid, 0)
 
 
-def _tell_unread(golds: Mapping[str, Gold], configuration: Configuration, writer: int) -> int:
+@contextmanager
+def _copied(
+    golds: Mapping[str, Gold], configuration: Configuration, known: bool = True
+) -> Iterator[_Copy | None]:
+    """A copy of this process that reads these while this one goes on inside; None for none."""
+    copy = _Copy(golds, configuration, known) if golds else None
+    try:
+        yield copy
+    finally:
+        if copy is not None:
+            copy.end()
+
+
+def _tell(golds: Mapping[str, Gold], configuration: Configuration, known: bool, writer: int) -> int:
     """What the copy does; returns its exit code. Whatever goes wrong is found by who reads anew."""
     try:
-        read = {name: _read(gold, configuration) for name, gold in golds.items()}
+        read = _read_all(golds, configuration)
         with os.fdopen(writer, "wb") as answer:
-            pickle.dump({name: gold for name, gold in read.items() if gold.text is None}, answer)
+            told = {name: gold for name, gold in read.items() if known or gold.text is None}
+            pickle.dump(told, answer)
     except BaseException:
         return 1
     return 0

@@ -21,6 +21,7 @@ from sharegen.engine.core.lengths import Lengths
 from sharegen.engine.core.request import Completion, Request
 from sharegen.engine.parallel.assignment import Assignment
 from sharegen.engine.parallel.counts import Counts
+from sharegen.engine.parallel.hardest import hardest
 from sharegen.engine.parallel.launch import Processes
 from sharegen.engine.parallel.liveness import Liveness
 from sharegen.engine.parallel.messages import (
@@ -134,6 +135,11 @@ class Driver:
 
     def errors(self, requests: Sequence[Request]) -> Sequence[SharegenError | None]:
         """Return for each request what Engine.check raises, or None."""
+        if not any(self._all_errors(hardest(requests))):
+            return [None] * len(requests)
+        return self._all_errors(requests)
+
+    def _all_errors(self, requests: Sequence[Request]) -> Sequence[SharegenError | None]:
         some = self._config.lookahead  # at a time, so that no message is as long as a job
         starts = range(0, len(requests), some)
         return [error for at in starts for error in self._errors(requests[at : at + some])]
