@@ -53,7 +53,9 @@ def pending_problems(
     pending: list[PendingProblem] = []
     for problem, prompt, cuts, lonely in zip(problems, prompts, splits, alone, strict=True):
         every = range(problem.sampling.samples)
-        samples = finished.missing(problem.id, problem.prompt_hash, every)
+        samples: Sequence[int] = every
+        if finished:  # else no prompt needs its hash before it has a sample
+            samples = finished.missing(problem.id, problem.prompt_hash, every)
         recorded = len(every) - len(samples)
         key, required = random_key(problem.id), None
         if stopping is not None:

@@ -13,8 +13,8 @@ from sharegen.engine.core.request import Request
 
 
 def hardest(requests: Sequence[Request]) -> list[Request]:
-    """Of requests that are sampled alike the shortest, the longest, and those with the least and
-    the greatest token.
+    """Return the shortest and the longest of requests that are sampled alike, and those with the
+    least and the greatest token.
 
     What an engine refuses a request for is its sampling, or that its prompt is empty, too long, or
     has tokens that the vocabulary has not (`Checks`).
