@@ -20,6 +20,7 @@ import torch
 from sharegen.engine.model.loaded import LoadedModel
 
 _LONG = 0.5  # seconds of a step, from which the work outweighs any waiting
+_FEW = 32  # rows that tell whether a step is so long: one of many rows takes seconds then
 _TRIALS = 2  # of which the faster counts: the first worker of a job waits for them
 _WORTH = 0.7  # of one thread's time: attention, which is not tried, has the smaller operations
 
@@ -29,7 +30,11 @@ def best_threads(model: LoadedModel, rows: int) -> int:
     threads = torch.get_num_threads()
     if threads == 1:
         return 1
-    if _seconds(model, rows) > _LONG:  # it warms up for the others, too
+    few = min(rows, _FEW)
+    first = _seconds(model, few)  # it warms up for the others, too
+    if few < rows and first * rows / few > _LONG:
+        first = _seconds(model, few)
+    if first * rows / few > _LONG:
         return threads
     together = min(_seconds(model, rows) for _ in range(_TRIALS))
     with using(1):
