@@ -132,8 +132,9 @@ def test_one_pass_fills_what_was_lost(name: str, lag: int) -> None:
     assert engine.scheduler.swapping.tokens_filled > 0 == ran.stats.swaps
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "lag"), [("llama", 0), ("gemma2", 1)])
+@pytest.mark.parametrize(
+    ("name", "lag"), [("llama", 0), pytest.param("gemma2", 1, marks=pytest.mark.slow)]
+)
 def test_rows_fill_what_was_lost_with_the_same_bits(name: str, lag: int) -> None:
     """As the deterministic mode does: a few rows at a time, so that samples come in parts."""
     requests = [
