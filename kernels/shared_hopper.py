@@ -23,7 +23,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from sharegen.kernels.attention_plan import SEGMENT_FIELDS, AttentionPlan
-from sharegen.kernels.items import item_of
+from sharegen.kernels.items import item_of, next_item
 from sharegen.kernels.online_softmax import LOG2E, finish, weights
 from sharegen.kernels.roles import (
     PANEL,
@@ -195,6 +195,21 @@ def _softmax(
 
 
 @gluon.jit
+def _segment(segments_ptr, segment):
+    """(first row, end of the rows, first token, end of the tokens) of a segment."""
+    segment_ptr = segments_ptr + segment * _SEGMENT_FIELDS
+    row_begin = gl.load(segment_ptr)
+    row_end = gl.load(segment_ptr + 1)
+    return row_begin, row_end, gl.load(segment_ptr + 2), gl.load(segment_ptr + 3)
+
+
+@gluon.jit
+def _rows(order_ptr, first_row, num_rows, in_band):
+    """The rows of a band's lines, 0 where there is none."""
+    return gl.load(order_ptr + first_row + in_band, mask=in_band < num_rows - first_row, other=0)
+
+
+@gluon.jit
 def _sums(p):
     """What each of the four threads of a line adds up of p [LINES, BLOCK_N]: [LINES, 4]."""
     mine = p.reshape([p.shape[0], p.shape[1] // 8, 4, 2])
@@ -285,41 +300,44 @@ def _attend_items(
     most = _sums(gl.zeros([LINES, BLOCK_N], gl.float32, s_layout))
     num_work = gl.load(counts_ptr) * NUM_KV_HEADS
     num_rows = gl.load(counts_ptr + 1)
+    kv_head, first_row, ordinal, first_segment, last_segment = next_item(
+        items_ptr, gl.program_id(0), num_work, NUM_KV_HEADS
+    )
+    row = _rows(order_ptr, first_row, num_rows, o_m // GROUP)
+    row_begin, row_end, begin, end = _segment(segments_ptr, first_segment)
     for work in range(gl.program_id(0), num_work, gl.num_programs(0)):
-        kv_head, first_row, ordinal, first_segment, last_segment = item_of(
-            items_ptr, work, NUM_KV_HEADS
-        )
         in_band = gl.minimum(ROWS, num_rows - first_row)
         alive = o_m // GROUP < in_band
-        row = gl.load(order_ptr + first_row + o_m // GROUP, mask=alive, other=0)
         head = kv_head * GROUP + o_m % GROUP
         written = alive[:, None] & (o_d < SIZE)[None, :]
         p_q = q_ptr + (row.to(gl.int64) * stride_qr + head * stride_qh)[:, None] + o_d[None, :]
-        q_buffer.store(gl.load(p_q, mask=written, other=0.0))
+        queries = gl.load(p_q, mask=written, other=0.0)
+        partial = gl.load(partial_start_ptr + row, mask=alive, other=0) + ordinal
+        # Memory is slow to answer, so the next item is asked for while this one is attended to.
+        next_head, next_first_row, next_ordinal, next_first, next_last = next_item(
+            items_ptr, work + gl.num_programs(0), num_work, NUM_KV_HEADS
+        )
+        q_buffer.store(queries)
         q = q_buffer.load(gl.DotOperandLayout(0, s_layout, 2))
 
-        segment_ptr = segments_ptr + first_segment * _SEGMENT_FIELDS
-        row_end = gl.load(segment_ptr + 1)
+        first_end = row_end
         if row_end >= in_band:  # lines of no row see it, too, or their sums would have no bound
-            row_end += 2 * LINES
+            first_end += 2 * LINES
         s = scores_of(q, k_ring, full, stage, phase, s_layout)
         s = warpgroup_mma_wait(0, deps=[s])
         p, _, m = _softmax(
             gl.full([LINES], float("-inf"), gl.float32, gl.SliceLayout(1, s_layout)),
-            s, gl.load(segment_ptr + 2), gl.load(segment_ptr + 3), band_row,
-            gl.load(segment_ptr), row_end, factor, BLOCK_SIZE, s_layout, True,
+            s, begin, end, band_row, row_begin, first_end, factor, BLOCK_SIZE, s_layout, True,
         )  # fmt: skip
         total = _sums(p)
         p = gl.convert_layout(p.to(dtype), gl.DotOperandLayout(0, o_layout, 2))
         acc = gl.zeros([LINES, BLOCK_D], gl.float32, o_layout)
         before = stage + 0  # a name of its own, or the compiler takes the two for one in loops
         stage, phase = next_stage(stage, phase, STAGES)
+        begin += BLOCK_N
         for segment in range(first_segment, last_segment):
-            segment_ptr = segments_ptr + segment * _SEGMENT_FIELDS
-            row_begin = gl.load(segment_ptr)
-            row_end = gl.load(segment_ptr + 1)
-            begin = gl.load(segment_ptr + 2) + gl.where(segment == first_segment, BLOCK_N, 0)
-            end = gl.load(segment_ptr + 3)
+            following = gl.where(segment + 1 < last_segment, segment + 1, next_first)
+            next_row_begin, next_row_end, next_begin, next_end = _segment(segments_ptr, following)
             whole = begin  # up to here in whole tiles that all rows see
             if (row_begin <= 0) & (row_end >= in_band):
                 whole += gl.maximum(end - begin, 0) // BLOCK_N * BLOCK_N
@@ -335,6 +353,8 @@ def _attend_items(
                 whole, end, end, band_row, row_begin, row_end, factor,
                 BLOCK_SIZE, s_layout, o_layout, True, False, SLACK,
             )  # fmt: skip
+            row_begin, row_end, begin, end = next_row_begin, next_row_end, next_begin, next_end
+        row = _rows(order_ptr, next_first_row, num_rows, o_m // GROUP)
         acc = warpgroup_mma(p, v_ring.index(before), acc, is_async=True)
         acc = warpgroup_mma_wait(0, deps=[acc])
         mbarrier.arrive(empty.index(before), count=1)
@@ -346,7 +366,6 @@ def _attend_items(
         total = gl.convert_layout(gl.sum(total, 1), gl.SliceLayout(1, o_layout))
         out, lse = finish(acc, m, total)
         q_buffer.store(out.to(dtype))
-        partial = gl.load(partial_start_ptr + row, mask=alive, other=0) + ordinal
         o_partial = partial.to(gl.int64) * NUM_HEADS + head
         if AGAIN and OWN:
             marked = gl.load(lse_ptr + o_partial, mask=alive, other=0.0) == float("inf")
@@ -358,6 +377,8 @@ def _attend_items(
         if FIXED and OWN:
             lse = gl.where(grown, float("inf"), lse)
         gl.store(lse_ptr + o_partial, lse, mask=alive)
+        kv_head, first_row, ordinal = next_head, next_first_row, next_ordinal
+        first_segment, last_segment = next_first, next_last
     return stage, phase, most
 
 
