@@ -23,7 +23,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from sharegen.kernels.attention_plan import SEGMENT_FIELDS, AttentionPlan
-from sharegen.kernels.items import item_of, next_item
+from sharegen.kernels.items import next_item
 from sharegen.kernels.online_softmax import LOG2E, finish, weights
 from sharegen.kernels.roles import (
     PANEL,
@@ -85,6 +85,14 @@ def _largest_layout():
 
 
 @gluon.jit
+def _tokens(segments_ptr, segment):
+    """(first token, end of the tokens, block, whether blocks follow each other) of a segment."""
+    segment_ptr = segments_ptr + segment * _SEGMENT_FIELDS
+    begin, end = gl.load(segment_ptr + 2), gl.load(segment_ptr + 3)
+    return begin, end, gl.load(segment_ptr + 5), gl.load(segment_ptr + 6)
+
+
+@gluon.jit
 def _fetch_items(
     k_desc, v_desc, k_block_desc, v_block_desc, k_ring, v_ring, full, empty, stage, phase,
     counts_ptr, items_ptr, segments_ptr, blocks_ptr,
@@ -110,15 +118,20 @@ def _fetch_items(
     k_pieces = k_ring._reinterpret(dtype, PIECE, k_block_desc.layout)
     v_pieces = v_ring._reinterpret(dtype, PIECE, v_block_desc.layout)
     num_work = gl.load(counts_ptr) * NUM_KV_HEADS
+    kv_head, _, _, first_segment, last_segment = next_item(
+        items_ptr, gl.program_id(0), num_work, NUM_KV_HEADS
+    )
+    begin, end, first_block, in_a_run = _tokens(segments_ptr, first_segment)
     for work in range(gl.program_id(0), num_work, gl.num_programs(0)):
-        kv_head, _, _, first_segment, last_segment = item_of(items_ptr, work, NUM_KV_HEADS)
+        next_head, _, _, next_first, next_last = next_item(
+            items_ptr, work + gl.num_programs(0), num_work, NUM_KV_HEADS
+        )
         for segment in range(first_segment, last_segment):
-            segment_ptr = segments_ptr + segment * _SEGMENT_FIELDS
-            begin = gl.load(segment_ptr + 2)
-            end = gl.load(segment_ptr + 3)
-            first_block = gl.load(segment_ptr + 5)
-            in_a_run = gl.load(segment_ptr + 6)
-            for n in range(begin, end, BLOCK_N):
+            following = gl.where(segment + 1 < last_segment, segment + 1, next_first)
+            next_begin, next_end, next_block, next_in_a_run = _tokens(segments_ptr, following)
+            # Not from `begin` on: the compiler would take the first segment's for all the others'.
+            for behind in range(0, end - begin, BLOCK_N):
+                n = begin + behind
                 bar = full.index(stage)
                 mbarrier.wait(empty.index(stage), phase)
                 mbarrier.expect(bar, 4 * BLOCK_N * BLOCK_D)  # bytes of both
@@ -140,6 +153,8 @@ def _fetch_items(
                             tma.async_copy_global_to_shared(k_block_desc, at, bar, k)
                             tma.async_copy_global_to_shared(v_block_desc, at, bar, v)
                 stage, phase = next_stage(stage, phase, STAGES)
+            begin, end, first_block, in_a_run = next_begin, next_end, next_block, next_in_a_run
+        kv_head, first_segment, last_segment = next_head, next_first, next_last
     return stage, phase
 
 
