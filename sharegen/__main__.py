@@ -7,6 +7,9 @@ is a model's, where anything may lie.
 
 import os
 import sys
+from contextlib import AbstractContextManager, nullcontext
+
+_SAMPLING = ("run", "code-sample")
 
 
 def main() -> None:
@@ -21,13 +24,28 @@ def main() -> None:
         START.begin()
         os.environ[SAFE_PATH] = "1"
         with START.part(IMPORTS):
-            from sharegen.cli import main as command
+            begun = _begun(sys.argv[1:])
+        with begun:
+            with START.part(IMPORTS):
+                from sharegen.cli import main as command
 
-        command()
+            command()
     except KeyboardInterrupt:  # before the command line handles it, or as it ends
         ctrl_c.leave()
     finally:
         ctrl_c.quiet_end()
+
+
+def _begun(arguments: list[str]) -> AbstractContextManager[None]:
+    """What stands around the command line, begun before that is imported: for what samples alone.
+
+    `--help` and `vote` do not wait for the imports that this takes.
+    """
+    if not arguments or arguments[0] not in _SAMPLING:
+        return nullcontext()
+    from sharegen.job.early_imports import workers_imported_at_once
+
+    return workers_imported_at_once(arguments)
 
 
 if __name__ == "__main__":

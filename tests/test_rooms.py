@@ -68,7 +68,7 @@ ALLOWED: dict[str, set[str]] = {
         "kernels", "job", "workload", "results", "common",
         "errors",
     },
-    "__main__": {"cli", "common"},
+    "__main__": {"cli", "job", "common"},
     "cli": {
         "engine", "bench", "job", "lm_eval", "serve", "workload", "results", "common", "sharegen",
         "errors",

@@ -3,12 +3,15 @@
 Whether a job on a CPU gets workers is known when its rows are read, half a second after its flags.
 By then the process that workers are copied from has imported a fifth of what they run. Where the
 job gets none, or what was typed is wrong, that process is ended.
+
+To import the command line, which reads the flags, takes a sixth of a second on a slow machine.
+Where none of those that decide is typed, nobody waits for that either.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -18,17 +21,33 @@ from sharegen.engine.parallel.imports import has_cpu_alone
 
 _FEW = 50  # rows: with so few a job has hardly ever the tokens that make workers pay
 
+_DECIDING = frozenset(
+    ("--help", "-h", "--show-config", "--set", "--limit", "--workers", "--device", "--ray",
+     "--tensor-parallel-size")
+)  # fmt: skip
+
+
+@contextmanager
+def workers_imported_at_once(arguments: Sequence[str]) -> Iterator[None]:
+    """Stand around a command line that samples. arguments: what was typed and nobody has read."""
+    with closing(SERVER):
+        if not _DECIDING & {argument.partition("=")[0] for argument in arguments}:
+            _begin({})
+        yield
+
 
 @contextmanager
 def workers_imported_early(flags: Mapping[str, Any]) -> Iterator[None]:
-    """Stand around a command that samples. flags: what was typed, shaped like a recipe.
-
-    Nothing is begun in a process that has imported torch: it has nothing to do meanwhile.
-    """
+    """Stand around a command that samples. flags: what was typed, shaped like a recipe."""
     with closing(SERVER):
-        if "torch" not in sys.modules and _may_have_workers(flags):
-            SERVER.begin()
+        _begin(flags)
         yield
+
+
+def _begin(flags: Mapping[str, Any]) -> None:
+    """Begin where it may be of use: a process that has torch has nothing to do meanwhile."""
+    if "torch" not in sys.modules and _may_have_workers(flags):
+        SERVER.begin()
 
 
 def _may_have_workers(flags: Mapping[str, Any]) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from sharegen.engine.parallel.copies import SERVER, ForkServer
 from sharegen.errors import UsageError
 from sharegen.job import early_imports
-from sharegen.job.early_imports import workers_imported_early
+from sharegen.job.early_imports import workers_imported_at_once, workers_imported_early
 
 
 @pytest.fixture
@@ -43,6 +43,26 @@ def test_they_are_begun_where_workers_on_this_cpu_are_likely(
     flags: dict[str, Any], is_begun: bool, begun: list[ForkServer]
 ) -> None:
     with workers_imported_early(flags):
+        assert begun == [SERVER] * is_begun
+
+
+@pytest.mark.parametrize(
+    ("typed", "is_begun"),
+    [
+        ("run self-consistency", True),
+        ("run prompts --dataset rows.jsonl -n 8 --model=./model", True),
+        ("run self-consistency --limit 1000", False),  # begun once the command line has read it
+        ("run self-consistency --limit=3", False),
+        ("run self-consistency --set machine.workers=1", False),
+        ("run self-consistency --device cuda", False),
+        ("run self-consistency --help", False),
+        ("run", True),
+    ],
+)
+def test_they_are_begun_before_flags_are_read_where_no_flag_decides(
+    typed: str, is_begun: bool, begun: list[ForkServer]
+) -> None:
+    with workers_imported_at_once(typed.split()):
         assert begun == [SERVER] * is_begun
 
 
