@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 from sharegen.common.cores import available_cores
 from sharegen.engine.parallel.copies import SERVER
 from sharegen.engine.parallel.imports import has_cpu_alone
+from sharegen.errors import SharegenError
 
 _FEW = 50  # rows: with so few a job has hardly ever the tokens that make workers pay
 
@@ -29,10 +30,15 @@ _DECIDING = frozenset(
 
 @contextmanager
 def workers_imported_at_once(arguments: Sequence[str]) -> Iterator[None]:
-    """Stand around a command line that samples. arguments: what was typed and nobody has read."""
+    """Stand around a command line that samples. arguments: what was typed and nobody has read.
+
+    What goes wrong here is not told, since nothing of the command line can do it yet: the command
+    begins them again, and tells.
+    """
     with closing(SERVER):
         if not _DECIDING & {argument.partition("=")[0] for argument in arguments}:
-            _begin({})
+            with suppress(SharegenError, OSError):
+                _begin({})
         yield
 
 

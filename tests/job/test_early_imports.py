@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import Any
 
 import pytest
 
+from sharegen.common.cores import available_cores
+from sharegen.engine.parallel.bounds import VARIABLE
 from sharegen.engine.parallel.copies import SERVER, ForkServer
+from sharegen.engine.parallel.imports import has_cpu_alone
 from sharegen.errors import UsageError
 from sharegen.job import early_imports
 from sharegen.job.early_imports import workers_imported_at_once, workers_imported_early
@@ -64,6 +68,21 @@ def test_they_are_begun_before_flags_are_read_where_no_flag_decides(
 ) -> None:
     with workers_imported_at_once(typed.split()):
         assert begun == [SERVER] * is_begun
+
+
+@pytest.mark.skipif(
+    available_cores() < 2 or not has_cpu_alone("auto"), reason="needs two cores and no GPU"
+)
+@pytest.mark.parametrize("seconds", ["soon", "-1"])
+def test_what_keeps_them_from_beginning_is_told_in_one_line(seconds: str) -> None:
+    """By the command, though the command line was not there yet when they were to begin."""
+    command = [sys.executable, "-m", "sharegen", "run", "self-consistency"]
+    environment = os.environ | {VARIABLE: seconds}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines() == [
+        f"sharegen: error: {VARIABLE} is {seconds!r}: give seconds, more than 0, or inf"
+    ]
 
 
 def test_they_are_not_begun_where_torch_is_here_or_on_one_core_or_beside_a_gpu(
