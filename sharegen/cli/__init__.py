@@ -7,6 +7,7 @@ are instant. Data goes to stdout, everything else to stderr.
 from __future__ import annotations
 
 import atexit
+import errno
 import gc
 import shlex
 import sys
@@ -154,6 +155,11 @@ def _run(given: list[str], debug: bool, commands: typer.Typer | None, name: str)
         if debug:
             raise
         return _explain(error)
+    except OSError as error:
+        if debug or error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        complain("error: too many files are open at once: allow more of them, as by ulimit -n 4096")
+        return 1
     except (KeyboardInterrupt, typer.Abort):
         code = _INTERRUPTED
     except streams.ReaderLeft:

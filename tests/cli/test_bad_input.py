@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -53,6 +54,17 @@ def test_ray_that_is_not_installed(sharegen: Command, monkeypatch: pytest.Monkey
 def test_a_journal_is_a_file(sharegen: Command) -> None:
     check(sharegen("run", "self-consistency", "-o", "-"), 2, "a journal is a file")
     assert not Path("-").exists()
+
+
+@pytest.mark.parametrize("files", [7, 8])
+def test_too_few_open_files(files: int) -> None:
+    """Even where the process that workers are copied from finds none left."""
+    run = f"ulimit -n {files}; exec {sys.executable} -m sharegen run self-consistency -q"
+    ended = subprocess.run(["sh", "-c", run], capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines() == [
+        "sharegen: error: too many files are open at once: allow more of them, as by ulimit -n 4096"
+    ]
 
 
 def test_recipe_file_that_is_not_there(sharegen: Command) -> None:
