@@ -163,7 +163,7 @@ def ways_of(place: Path, size: Size, cache: int, **machine: Any) -> dict[str, Pu
 
     def killed_and_resumed(path: Path) -> str:
         at_once(path)
-        _keep_every_third_line(path)
+        keep_every_third_line(path)
         return at_once(path, between)
 
     def preempted(path: Path) -> str:
@@ -187,7 +187,7 @@ def ways_of(place: Path, size: Size, cache: int, **machine: Any) -> dict[str, Pu
         """Fewer rows, killed, then more samples with other rows and too little memory."""
         some = size.samples // 3
         run_job(job_of(place, size, some, max_sequences=few, **machine), path)
-        _keep_every_third_line(path)
+        keep_every_third_line(path)
         more = {"max_sequences": between, "kv_cache_memory": cache}
         outcome = run_job(job_of(place, size, size.samples, **more, **machine), path)
         return f"{few}, then {between} rows, {outcome.run.stats['preemptions']} preemptions"
@@ -199,7 +199,7 @@ def ways_of(place: Path, size: Size, cache: int, **machine: Any) -> dict[str, Pu
     }  # fmt: skip
 
 
-def _keep_every_third_line(path: Path) -> None:
+def keep_every_third_line(path: Path) -> None:
     """What is left of a journal whose run was killed early on."""
     path.write_text("".join(path.read_text().splitlines(keepends=True)[::3]))
 

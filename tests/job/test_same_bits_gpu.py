@@ -29,6 +29,7 @@ from tests.job.same_bits import (
     differing,
     first_difference,
     job_of,
+    keep_every_third_line,
     lines,
     make_place,
     tell,
@@ -107,19 +108,25 @@ def test_each_way(kind: str, how: str, way: str, folder: Path) -> None:
 
 
 @two_gpus
-@pytest.mark.parametrize("kind", ["dense", "MoE"])
-def test_two_workers(kind: str, folder: Path) -> None:
-    """They draw what one draws, in whichever order their samples come."""
+@pytest.mark.parametrize("how", ["bf16", "fp8"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_workers(kind: str, how: str, folder: Path) -> None:
+    """They draw what one draws, in whichever order their samples come, some of them resumed."""
     place = place_of(kind, folder)
-    how = {"device": "cuda", "compile": False, **PRECISIONS["bf16"]}
     found = []
     for workers in (1, 2):
-        path = folder / f"{kind}-{workers}-workers.jsonl"
-        job = job_of(place, REAL, REAL.samples, max_sequences=256 * workers, workers=workers, **how)
+        path = folder / f"{kind}-{how}-{workers}-workers.jsonl"
+        job = job_of(
+            place, REAL, REAL.samples, max_sequences=256 * workers, workers=workers,
+            device="cuda", compile=False, **PRECISIONS[how],
+        )  # fmt: skip
         run_job(job, path)
+        if workers == 2:
+            keep_every_third_line(path)
+            run_job(job, path)
         found.append(path)
     count = differing(lines(found[0]), found[1])
-    tell(kind=kind, way="two workers", differing=count)
+    tell(kind=kind, how=how, way="two workers", differing=count)
     assert count == 0
 
 

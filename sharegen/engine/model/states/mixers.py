@@ -254,13 +254,17 @@ class _Choice:
     torch_function: Callable[..., Any]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Choose by where the tensors are: such kernels are for GPUs; and by where the state is."""
+        """Choose by where the tensors are, and by where the state is.
+
+        Such kernels are for GPUs. Tensors of the meta device have no memory, and a kernel that is
+        given their addresses fails on whatever GPU is there, for good.
+        """
         given = (*args, *kwargs.values())
         for state in given:
             if isinstance(state, StateInPlace):
                 return state.step(*args, **kwargs)
-        on_cpu = next(x for x in given if isinstance(x, torch.Tensor)).device.type == "cpu"
-        return (self.torch_function if on_cpu else self.kernels)(*args, **kwargs)
+        on_gpu = next(x for x in given if isinstance(x, torch.Tensor)).is_cuda
+        return (self.kernels if on_gpu else self.torch_function)(*args, **kwargs)
 
 
 def choose_by_device(model: PreTrainedModel) -> None:
