@@ -706,14 +706,16 @@ def test_packages_that_compute_mixers(monkeypatch: pytest.MonkeyPatch) -> None:
         return x.sqrt()
 
     model = load_model(make_tiny("lfm2"))
-    assert kernels_of(model.mixers) == TORCH_CODE and kernels_of([]) is None
+    gpu = torch.device("cuda")
+    assert kernels_of(model.mixers, gpu) == TORCH_CODE and kernels_of([], gpu) is None
     module = sys.modules[type(model.mixers[0].module).__module__]
     choose = hub_kernels.use_kernel_func_from_hub_with_fallback
     for name in ("neg", "no_such_function"):
         monkeypatch.setattr(module, name, choose(name, "operator")(root), raising=False)
-    assert kernels_of(model.mixers) == "kernels of operator"
+    assert kernels_of(model.mixers, gpu) == "kernels of operator"
     choose_by_device(model.model)
-    assert kernels_of(model.mixers) == "kernels of operator"
+    assert kernels_of(model.mixers, gpu) == "kernels of operator"
+    assert kernels_of(model.mixers, model.device) == TORCH_CODE
     for name in ("neg", "no_such_function"):
         assert vars(module)[name](torch.tensor([4.0])).equal(torch.tensor([2.0]))
         vars(module)[name](torch.empty(1, device="meta"))

@@ -21,7 +21,8 @@ class Observer:
     def __init__(self, prepared: Prepared, scheduler: Scheduler, slow: str | None) -> None:
         self.stats = EngineStats(
             blocks_total=prepared.num_blocks, slots=prepared.max_sequences, slow_attention=slow,
-            states_total=prepared.num_slots or 0, mixers=kernels_of(prepared.model.mixers),
+            states_total=prepared.num_slots or 0,
+            mixers=kernels_of(prepared.model.mixers, prepared.model.device),
             device=prepared.model.device.type, engines=1,
         )  # fmt: skip
         self.meter = Meter()

@@ -232,12 +232,13 @@ def _handing_over(results: tuple[tuple[int, ...], ...]) -> Callable[..., Any]:
     return hand_over
 
 
-def kernels_of(mixers: Sequence[Mixer]) -> str | None:
-    """What computes the mixers on a GPU: packages of kernels, or torch; None without mixers."""
+def kernels_of(mixers: Sequence[Mixer], device: torch.device) -> str | None:
+    """What computes the mixers: packages of kernels on a GPU, or torch; None without mixers."""
     if not mixers:
         return None
     choices = (choice for mixer in mixers for _, choice in _choices(_code_of(mixer.module)))
     found = {choice.package for choice in choices if choice.package is not None}
+    found = found if device.type == "cuda" else set()  # see `choose_by_device`
     return f"kernels of {', '.join(sorted(found))}" if found else TORCH_CODE
 
 
