@@ -34,9 +34,10 @@ def as_list(prompts: Prompt | Seq[Prompt]) -> list[Prompt]:
     """One prompt or several, as a list of them. Raises RequestError for what is neither."""
     if not isinstance(prompts, Sized):
         raise RequestError(f"{_FORMS}, not {prompts!r:.80}")
-    if isinstance(prompts, (str, Mapping)) or (len(prompts) and isinstance(prompts[0], Integral)):
+    if isinstance(prompts, (str, Mapping)):
         return [prompts]  # type: ignore[list-item]
-    return list(prompts)  # type: ignore[arg-type]
+    each: list[Any] = list(prompts)  # a column of a table is no sequence: its places have names
+    return [prompts] if each and isinstance(each[0], Integral) else each  # type: ignore[list-item]
 
 
 def tokenised(prompt: Prompt, tokenizer: Any) -> tuple[str | None, list[int]]:
@@ -69,8 +70,9 @@ def conversations(
             'messages is a list of {"role": ..., "content": ...}, or a list of such lists, '
             f"not {messages!r:.80}"
         )
-    is_one = bool(messages) and isinstance(messages[0], Mapping)
-    several: list[Any] = [messages] if is_one else list(messages)
+    several: list[Any] = list(messages)
+    if several and isinstance(several[0], Mapping):
+        several = [several]
     found: list[Prompt] = []
     for index, turns in enumerate(several):
         with named(index, len(several) > 1):

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -135,6 +136,14 @@ def test_forks_of_another_call_are_drawn_anew(folder: Path) -> None:
 
     assert forked(None) != forked(None)
     assert forked(3) == forked(3)
+
+
+def test_seeds_of_numpys(llm: LLM, folder: Path) -> None:
+    first = texts(llm, replace(SAMPLED, seed=4))
+    for seed in (np.int64(4), np.int32(4), np.uint32(4), np.uint64(4)):
+        assert texts(llm, replace(SAMPLED, seed=seed)) == first  # type: ignore[arg-type]
+    first, same = (texts(LLM(folder, kv_cache_memory=MEMORY, seed=s)) for s in (3, np.int64(3)))
+    assert first == same
 
 
 def test_a_seed_repeats(llm: LLM, folder: Path) -> None:
@@ -384,7 +393,8 @@ def test_unknown_fields_are_type_errors(folder: Path) -> None:
      {"logit_bias": {3: float("inf")}}, {"logit_bias": {3: -3.4e38}}, {"logit_bias": [3]},
      {"frequency_penalty": -3e38}, {"temperature": 1e39}, {"stop_token_ids": 3}, {"stop": 3},
      {"stop_token_ids": ["a"]}, {"stop_token_ids": [2**63]}, {"bad_words": [" "]},
-     {"bad_words": [1]}, {"stop": ""}, {"bad_words": ""}],
+     {"bad_words": [1]}, {"stop": ""}, {"bad_words": ""}, {"stop": ["a\ud800"]},
+     {"bad_words": ["\ud800"]}],
     ids=str,
 )  # fmt: skip
 def test_impossible_values(values: dict) -> None:

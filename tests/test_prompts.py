@@ -6,6 +6,7 @@ import pickle
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from sharegen.engine.core.request import SamplingParams
@@ -19,7 +20,8 @@ IDS = [5, 6, 7]
 @pytest.mark.parametrize(
     ("prompts", "several"),
     [("Tom", ["Tom"]), (IDS, [IDS]), ([], []), (["Tom"], ["Tom"]), ([IDS, [8]], [IDS, [8]]),
-     ({"prompt": "Tom"}, [{"prompt": "Tom"}]), ((5, 6), [(5, 6)]), (("Tom", IDS), ["Tom", IDS])],
+     ({"prompt": "Tom"}, [{"prompt": "Tom"}]), ((5, 6), [(5, 6)]), (("Tom", IDS), ["Tom", IDS]),
+     (pd.Series(["Ann", "Tom"])[1:], ["Tom"]), ({"Tom": 1}.keys(), ["Tom"])],
 )  # fmt: skip
 def test_one_prompt_or_several(prompts: Any, several: list[Any]) -> None:
     assert as_list(prompts) == several

@@ -32,16 +32,18 @@ def _with(key: int, part: int) -> int:
 
 
 class RequestKey:
-    """What the keys of a request's samples begin with. Any integers, negative ones too."""
+    """What the keys of a request's samples begin with. Any integers, negative ones and numpy's
+    too.
+    """
 
     __slots__ = ("_key",)
 
     def __init__(self, seed: int, request_key: int) -> None:
-        self._key = _with(_with(0, seed), request_key)
+        self._key = _with(_with(0, int(seed)), int(request_key))
 
     def of_sample(self, sample: int) -> int:
         """Return the 63-bit key of one sample's random stream."""
-        return _with(self._key, sample) >> 1
+        return _with(self._key, int(sample)) >> 1
 
 
 def row_key(seed: int, request_key: int, sample: int) -> int:

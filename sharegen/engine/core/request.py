@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,6 +28,8 @@ context length, or an error: the model's logits were no distribution, or a sampl
 NO_DISTRIBUTION = "the model's logits are NaN or infinite"
 """How the error of a sample begins that nothing could be drawn for."""
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
 GREEDY_BELOW = 1e-5
 """A temperature below this is greedy: dividing a logit by it would only lose its digits."""
 
@@ -48,11 +51,12 @@ def _all(values: Any, good: Callable[[Any], bool]) -> bool:
 
 
 def _text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value)
+    """Whether it is one, of whole characters: no tokenizer reads half a surrogate pair."""
+    return isinstance(value, str) and bool(value) and not _SURROGATE.search(value)
 
 
 def _word(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
+    return _text(value) and bool(value.strip())
 
 
 def _biases(values: Any) -> bool:
@@ -72,12 +76,15 @@ _LISTS: dict[str, tuple[Callable[[Any], bool], str]] = {
         _biases,
         f"numbers from {-MOST_BIAS:g} to {MOST_BIAS:g}, or -inf, by whole token ids",
     ),
-    "bad_words": (lambda x: _word(x) or _all(x, _word), "words, none of them blank"),
+    "bad_words": (
+        lambda x: _word(x) or _all(x, _word),
+        "words of whole characters, none of them blank",
+    ),
     "allowed_token_ids": (
         lambda x: x is None or (_all(x, _token) and len(x) > 0),
         "a list of token ids that is not empty, or None for all",
     ),
-    "stop": (lambda x: _text(x) or _all(x, _text), "non-empty strings"),
+    "stop": (lambda x: _text(x) or _all(x, _text), "non-empty strings of whole characters"),
     "stop_token_ids": (lambda x: _all(x, _token), "a list of token ids"),
 }
 """For each field that is a list or a mapping: whether a value will do, and what does in words."""
