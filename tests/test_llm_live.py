@@ -5,7 +5,10 @@ from __future__ import annotations
 import gc
 import warnings
 import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -55,6 +58,66 @@ def test_a_module_comes_back_in_the_mode_in_which_it_came() -> None:
     with LLM(model.eval(), kv_cache_memory=MEMORY):
         pass
     assert not model.training
+
+
+def test_a_module_is_free_again_after_an_llm_that_failed_or_was_dropped() -> None:
+    model = make_tiny("llama")
+    with pytest.raises(CapacityError, match="does not even hold two blocks"):
+        LLM(model, kv_cache_memory=1)
+    with pytest.raises(UsageError, match="any_tree"):
+        LLM(model, kv_cache_memory=MEMORY, any_tree=True)
+    first = tokens(LLM(model, kv_cache_memory=MEMORY))
+    gc.collect()
+    with LLM(model, kv_cache_memory=MEMORY) as llm:
+        assert tokens(llm) == first == generated(model)
+
+
+def test_of_threads_that_ask_at_once_one_is_served() -> None:
+    """Also while the module's weights are looked at, which takes time."""
+    found: Counter[str] = Counter()
+
+    def ask() -> None:
+        for _ in range(10):
+            try:
+                found["right" if tokens(llm) == expected else "wrong"] += 1
+            except UsageError as error:
+                assert "one job at a time" in str(error)
+                found["refused"] += 1
+
+    with LLM(make_tiny("llama"), kv_cache_memory=MEMORY) as llm:
+        expected = tokens(llm)
+        threads = [Thread(target=ask) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert found["right"] and found["right"] + found["refused"] == 40
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_torchs_default_dtype_has_no_part_in_it(
+    dtype: torch.dtype, default_dtype: Callable[[torch.dtype], None]
+) -> None:
+    model = make_tiny("llama")
+    expected = generated(model)
+    default_dtype(dtype)
+    with LLM(model, kv_cache_memory=MEMORY) as llm:
+        assert tokens(llm) == expected
+        params = SamplingParams(
+            max_tokens=4, top_p=0.9, min_p=0.01, repetition_penalty=1.1, logprobs=2,
+            prompt_logprobs=2, logit_bias={7: 1.0}, bad_words=None, seed=1,
+        )  # fmt: skip
+        drawn = llm.generate(PROMPTS, params)
+        default_dtype(torch.float32)
+        again = llm.generate(PROMPTS, params)
+    assert [one.outputs for one in drawn] == [one.outputs for one in again]
+
+
+@pytest.fixture
+def default_dtype() -> Iterator[Callable[[torch.dtype], None]]:
+    before = torch.get_default_dtype()
+    yield torch.set_default_dtype
+    torch.set_default_dtype(before)
 
 
 def test_a_module_that_cannot_be_run_keeps_its_mode(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -577,6 +640,20 @@ def test_a_peft_model_is_run_with_its_adapter() -> None:
         with pytest.warns(UserWarning, match="weights have changed"):
             second = tokens(llm)
     assert second == generated(model) != first
+
+
+@pytest.mark.parametrize("more", [{"trainable_token_indices": [5, 50]}, {"lora_bias": True}])
+def test_adapters_that_peft_does_not_merge(more: dict[str, Any]) -> None:
+    """The module computes both."""
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False, **more)
+    model = peft.get_peft_model(make_tiny("llama"), config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn_like(parameter))
+    with LLM(model, kv_cache_memory=MEMORY) as llm:
+        assert tokens(llm) == generated(model)
 
 
 def test_what_is_no_model_is_named() -> None:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
+from threading import Lock
 from typing import Any
 
 import torch
@@ -91,6 +92,7 @@ class Engine:
         self._other_ranks = other_ranks
         self._paths = Paths(self.config.block_size)
         self._busy = self._arriving = False
+        self._beginning = Lock()  # to look at a module's weights takes time, in which others come
         self._whole = True  # nothing was interrupted half-way in this job
         self._closed = self._asleep = self._is_away = False
         self._moved: str | None = None  # a weight that graphs read where it was
@@ -246,17 +248,18 @@ class Engine:
         Raises:
             UsageError: the engine is closed, a job runs, or the model's weights have moved.
         """
-        if self._closed:
-            raise UsageError("the engine is closed: make a new one")
-        if self._busy:
-            raise UsageError("an engine does one job at a time: finish or close the first one")
-        self._need_awake()
-        self._look_at_weights()
-        self.scheduler.seed = self.config.seed if seed is None else seed
-        if lengths is not None:
-            self.scheduler.admission.lengths.learn(lengths)
-        self._busy = self._whole = True
-        self._keep_leaves(arriving)
+        with self._beginning:
+            if self._closed:
+                raise UsageError("the engine is closed: make a new one")
+            if self._busy:
+                raise UsageError("an engine does one job at a time: finish or close the first one")
+            self._need_awake()
+            self._look_at_weights()
+            self.scheduler.seed = self.config.seed if seed is None else seed
+            if lengths is not None:
+                self.scheduler.admission.lengths.learn(lengths)
+            self._busy = self._whole = True
+            self._keep_leaves(arriving)
 
     def _look_at_weights(self) -> None:
         """See whether somebody has trained the module, or put other weights into it."""

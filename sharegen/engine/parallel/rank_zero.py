@@ -35,7 +35,13 @@ def engine_of(setting: Setting, *, stuck: Stuck | None = None, **options: Any) -
     load, tokenizer, config = _loading(setting), setting.tokenizer, setting.config
     if setting.ranks > 1:
         return engine_of_ranks(load, devices_of(setting), tokenizer, config, stuck=stuck, **options)
-    return Engine(load(), tokenizer, config, **options)
+    model = load()
+    try:
+        return Engine(model, tokenizer, config, **options)
+    except BaseException:
+        if model is not setting.model:  # what is somebody's module is theirs again
+            model.release()
+        raise
 
 
 def _loading(setting: Setting) -> Callable[..., LoadedModel]:

@@ -28,7 +28,8 @@ from sharegen.engine.model.fp8.quantising import (
 )
 from sharegen.errors import ModelError
 
-_CANNOT_MERGE = (NotImplementedError, TypeError, ValueError)
+_PEFT = ("tuners.tuners_utils", "utils.other")
+_CANNOT_MERGE = (RuntimeError, TypeError, ValueError)  # the first also what is not implemented
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,8 @@ class Copies:
         for parent, name, layers in list(_layers_with_adapters(model)):
             try:
                 weights = _merged(layers)
+            except torch.OutOfMemoryError:
+                raise
             except _CANNOT_MERGE:  # it goes on computing both
                 continue
             copy = _with_weights(layers[0].get_base_layer(), weights, dtype)
@@ -153,14 +156,19 @@ class Copies:
 def _layers_with_adapters(
     model: nn.Module,
 ) -> Iterator[tuple[nn.Module, str, tuple[Any, ...]]]:
-    """Yield where peft's layers stand, and them, the outermost first: parent, name and layers."""
-    tuners = sys.modules.get("peft.tuners.tuners_utils")
-    if tuners is None:
+    """Yield where peft's layers stand, and them, the outermost first: parent, name and layers.
+
+    Those within a wrapper of peft's, as single tokens that are trained have, are left to it: it
+    asks them for its own weight.
+    """
+    tuners, wrappers = (sys.modules.get(f"peft.{name}") for name in _PEFT)
+    if tuners is None or wrappers is None:
         return
     kind = tuners.BaseTunerLayer
     for parent in model.modules():
         for name, child in parent._modules.items():
-            if isinstance(child, kind) and not isinstance(parent, kind):
+            within = isinstance(parent, (kind, wrappers.AuxiliaryTrainingWrapper))
+            if isinstance(child, kind) and not within:
                 layers: list[Any] = [child]
                 while isinstance(layers[-1].base_layer, kind):
                     layers.append(layers[-1].base_layer)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from weakref import WeakSet
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import torch
 from torch import nn
@@ -22,12 +22,14 @@ _ABSENT: Any = object()
 _COMPILED = "_compiled_call_impl"  # of a module that its owner compiled in place
 _ORIGINAL = "_original_forward"  # what accelerate keeps where it wraps a forward in autocast
 
-_lent: WeakSet[nn.Module] = WeakSet()
+_lent: WeakKeyDictionary[nn.Module, ReferenceType[Lent]] = WeakKeyDictionary()
+"""What modules are lent to. One that was dropped without being closed has its module no more."""
 
 
 def is_lent(module: nn.Module) -> bool:
     """Whether an engine has the module."""
-    return module in _lent
+    lent = _lent.get(module)
+    return lent is not None and lent() is not None
 
 
 def configs_of(module: PreTrainedModel) -> list[Any]:
@@ -50,12 +52,12 @@ class Lent:
         self._modes = [vars(part) for part in module.modules()]
         self._ours: list[tuple[dict[str, Any], str, Any]] = []  # dictionary, key, our value
         self._inside = False
-        _lent.add(module)
+        _lent[module] = ref(self)
 
     def end(self) -> None:
         """Leave the module to its owner for good."""
         self._ours.clear()
-        _lent.discard(self._module)
+        _lent.pop(self._module, None)
 
     @contextmanager
     def ours(self) -> Iterator[None]:
