@@ -109,11 +109,11 @@ def _multiple(size: int) -> int:
 
     It is tried: a row's result must be the same to the bit with few rows and with many.
     """
-    generator = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(2, 1, 4 * PIECE, size, generator=generator) for _ in range(3))
+    generator, shape = torch.Generator().manual_seed(0), (2, 1, 4 * PIECE, size)
+    q, k, v = (torch.randn(shape, generator=generator, dtype=torch.float32) for _ in range(3))
     q = q[:, :, :PIECE]
     for keys in range(_STEP, 4 * PIECE + 1, _STEP):
-        bias = torch.zeros(2, 1, 1, keys)
+        bias = torch.zeros(2, 1, 1, keys, dtype=torch.float32)
         bias[..., keys - 3 :] = float("-inf")
         full, *fewer = (
             _flash(q[:, :, :rows].contiguous(), k[:, :, :keys], v[:, :, :keys],
@@ -216,7 +216,8 @@ class FlashSuffixPlan:
             blocks = tables[of_width, : width // block_size]
             blocks = pad(blocks, (0, width // block_size - blocks.shape[1]))
             hidden = torch.arange(width) >= length[of_width, None]
-            bias = torch.zeros(hidden.shape).masked_fill_(hidden, float("-inf"))[:, None, None]
+            bias = torch.zeros(hidden.shape, dtype=torch.float32)
+            bias = bias.masked_fill_(hidden, float("-inf"))[:, None, None]
             most = max(1, _GATHERED // (width * token_numbers))
             for first in range(0, len(of_width), most):
                 part = slice(first, min(first + most, len(of_width)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,10 +31,11 @@ class Partial:
 
     @staticmethod
     def empty(rows: int, num_heads: int, value_size: int, device: torch.device) -> Partial:
+        how: Any = {"dtype": torch.float32, "device": device}
         return Partial(
-            torch.zeros(rows, num_heads, value_size, device=device),
-            torch.full((rows, num_heads), NOTHING, device=device),
-            torch.zeros(rows, num_heads, device=device),
+            torch.zeros(rows, num_heads, value_size, **how),
+            torch.full((rows, num_heads), NOTHING, **how),
+            torch.zeros(rows, num_heads, **how),
         )
 
     def __getitem__(self, rows: slice | Tensor) -> Partial:

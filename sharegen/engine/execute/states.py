@@ -272,7 +272,10 @@ class StatePool:
         generator = torch.Generator(self.device).manual_seed(0)
         return {
             key: torch.randn(
-                (count, *tensor.shape[1:]), generator=generator, device=self.device
+                (count, *tensor.shape[1:]),
+                generator=generator,
+                dtype=torch.float32,
+                device=self.device,
             ).to(tensor.dtype)
             for key, tensor in self.tensors[index].items()
         }

@@ -144,7 +144,8 @@ class SamplingState:
         self.allowed = AllowedTokens(max_rows, vocab_size, self._send)
         self.masks = AllowedTokens(max_rows, vocab_size, self._send)
         self.prompt_tokens = PromptTokens(max_rows, vocab_size, self._send)
-        self._floats = torch.ones(max_rows, len(_FLOATS), device=self.device)
+        floats = (max_rows, len(_FLOATS))
+        self._floats = torch.ones(floats, dtype=torch.float32, device=self.device)
         self._ints = torch.zeros(max_rows, 2, dtype=torch.int64, device=self.device)
         self._ints[:, 1] = vocab_size  # rows never set are drawn from too
         self.temperature, self.top_p, self.min_p = self._floats.unbind(1)[:3]

@@ -53,9 +53,9 @@ def _trial(device: torch.device) -> str | None:
     """Why a GPU's products of blocks, the library's and the kernel's, do not do, if so."""
     try:
         x = torch.randn(_TRIAL, _TRIAL, device=device, dtype=torch.bfloat16)
-        weight = torch.randn(_TRIAL, _TRIAL, device=device).to(E4M3)
+        weight = torch.randn(_TRIAL, _TRIAL, dtype=torch.float32, device=device).to(E4M3)
         sides = _TRIAL // BLOCK
-        scales = torch.rand(sides, sides, device=device) + 0.5
+        scales = torch.rand(sides, sides, dtype=torch.float32, device=device) + 0.5
         expected = functional.linear(widened_groups(*quantise_groups(x)), widened(weight, scales))
         ends = torch.full((1,), _TRIAL, dtype=torch.int32, device=device)
         of_groups = multiply_block_groups(x, weight[None], scales[None], ends)

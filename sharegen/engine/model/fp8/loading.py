@@ -140,7 +140,9 @@ class _Quantizer(HfQuantizer):
                         settings.rows.add(made)
                 else:
                     values = as_stored(on_device(weight, settings.device))
-                    self.rows[name] = ScaledRows(values, torch.empty(len(values), 1))
+                    self.rows[name] = ScaledRows(
+                        values, torch.empty(len(values), 1, dtype=torch.float32)
+                    )
         except ModelError as error:  # transformers would log it, and raise another
             settings.error = settings.error or error
         return torch.empty(expected, device="meta")

@@ -193,7 +193,7 @@ def quantise_in_blocks(
     assert not is_transposed
     values = torch.empty(weight.shape, dtype=E4M3, device=device)
     sizes = [size // BLOCK for size in weight.shape[-2:]]
-    scales = torch.empty(*weight.shape[:-2], *sizes, device=device)
+    scales = torch.empty(*weight.shape[:-2], *sizes, dtype=torch.float32, device=device)
     flat = (each.view(-1, *each.shape[-2:]) for each in (weight, values, scales))
     for own, numbers, factors in zip(*flat, strict=True):
         made = quantise_blocks(own.to(device))

@@ -116,7 +116,7 @@ def _groups(module: nn.Module, name: str) -> tuple[Groups, int, int]:
 
 def _drawn(lines: int, size: int, model: LoadedModel) -> torch.Tensor:
     generator = torch.Generator(model.device).manual_seed(2)
-    x = torch.randn(lines, size, generator=generator, device=model.device)
+    x = torch.randn(lines, size, generator=generator, dtype=torch.float32, device=model.device)
     return x.to(model.dtype)
 
 

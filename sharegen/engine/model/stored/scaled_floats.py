@@ -112,8 +112,10 @@ class MXFP4:
         *leading, outputs, groups, _ = blocks.shape
         check_shape(model, f"{name}_blocks", blocks, [*leading, outputs, groups, _MX_GROUP // 2])
         check_shape(model, f"{name}_scales", scales, [*leading, outputs, groups])
-        numbers = torch.tensor([*_E2M1, *(-number for number in _E2M1)])
-        powers = torch.tensor([*(2.0 ** (e - _MX_BIAS) for e in range(_MX_NAN)), torch.nan])
+        numbers = torch.tensor([*_E2M1, *(-number for number in _E2M1)], dtype=torch.float32)
+        powers = torch.tensor(
+            [*(2.0 ** (e - _MX_BIAS) for e in range(_MX_NAN)), torch.nan], dtype=torch.float32
+        )
         pairs = torch.stack([numbers.repeat(16), numbers.repeat_interleave(16)], dim=-1)
         of_byte = pairs.view(torch.int64).flatten()  # both numbers at once, some 8 times as fast
 
