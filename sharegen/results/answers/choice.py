@@ -32,7 +32,7 @@ _IS_RIGHT = re.compile(
 _PARENTHESISED = re.compile(r"[(\[](?P<letter>[A-Za-z])[)\]]")
 _LONE = re.compile(r"(?<![\w'’])(?P<letter>[A-HJ-Z])(?![\w'’])")
 _OPENS = re.compile(r"[\s*_\"'(\[]*(?P<letter>[A-Za-z])(?:[*_]*[.):\]][*_\s]|[*_\"'.)\]\s]*$)")
-_OTHERS = re.compile(r"\s*(?:and|or|&|/|,(?:\s*(?:and|or))?)\s*[(\[*_]*[A-Z](?![\w'’])")
+_OTHERS = re.compile(r"\s*(?:and|or|[&/+]|,(?:\s*(?:and|or))?)\s*[(\[*_]*[A-Z](?![\w'’])")
 _SAID_SMALL = re.compile(
     r"\b(?:option|choice|letter)\s+[(\[]?(?P<letter>[a-z])[)\]]?(?=[.,;]|\s*$)"
 )
@@ -44,10 +44,16 @@ _LINE = re.compile(r"[^\n]+")
 _CAPITALS = "ABCDEFGHJKLMNOPQRSTUVWXYZ"  # I is who speaks, where nothing says that it is a letter
 _NEAR = 20  # characters before a letter in which it may be denied
 _AHEAD = 2  # sentences at the end in which a refusal counts
-_SEVERAL = re.compile(r"(?<![\w'’])[A-Z]\s*(?:and|or|&|,|/)\s*[A-Z](?![\w'’])")
+_SEVERAL = re.compile(r"(?<![\w'’])[A-Z]\s*(?:and|or|[&,/+])\s*[A-Z](?![\w'’])")
 _NOT = re.compile(
     r"\b(?:not|isn't|incorrect|wrong|eliminat\w+|rule out|ruled out)\b", re.IGNORECASE
 )
+_NOT_BEFORE = re.compile(
+    r"\b(?:neither|nor|never|can(?:no|')t|can not|(?:do|does|did|would|could|should)(?:n't| not))"
+    r"\b(?!\s+know)[^,;:]*$",
+    re.IGNORECASE,
+)
+_FAR = 40  # characters before a letter in which such a word denies it, within a part of a sentence
 _WORDS = {"A", "I", "a", "i", "o", "s", "t", "u", "y"}  # letters that are words, or ends of some
 _GOES_ON = re.compile(
     r"[*_\"'\s]*(?:$|[.,;:!)\]}\\$–—-]|because\b|since\b|as\b|for\b|is\b|with\b|not\b|over\b|rather\b|instead\b|\()"
@@ -124,7 +130,9 @@ def _opening(passage: Passage) -> Reading | None:
 
 def _opens(passage: Passage, line: re.Match[str]) -> re.Match[str] | None:
     match = _OPENS.match(passage.text, *line.span())
-    return match if match is not None and match["letter"].upper() in _CAPITALS else None
+    if match is None or match["letter"].upper() not in _CAPITALS:
+        return None
+    return None if _denied(passage.text, match, line.start()) else match
 
 
 def _in_answer(passage: Passage, start: int, end: int) -> Reading | None:
@@ -172,7 +180,7 @@ def _in_sentence(passage: Passage, start: int, end: int) -> Reading | None:
     ):
         return None
     opens = _OPENS.match(text, start, end)
-    if opens is not None and opens["letter"] not in "Ii":
+    if opens is not None and opens["letter"] not in "Ii" and not _denied(text, opens, start):
         is_alone = text[start:end].strip(" ()*_.\n") == opens["letter"]
         if opens["letter"].isupper() or is_alone:
             return _reading(opens)
@@ -197,8 +205,10 @@ def _is_choice(text: str, match: re.Match[str], end: int) -> bool:
 
 def _denied(text: str, match: re.Match[str], start: int) -> bool:
     near = max(start, match.start() - _NEAR)
+    before = text[max(start, match.start("letter") - _FAR) : match.start("letter")]
     return (
         _NOT.search(text, near, match.start("letter")) is not None
+        or _NOT_BEFORE.search(before) is not None
         or _IS_WRONG.match(text, match.end("letter")) is not None
     )
 

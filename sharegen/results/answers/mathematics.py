@@ -60,8 +60,17 @@ def _is_word(text: str, match: re.Match[str]) -> bool:
     return not any(sign and sign in "+-*/^=<>≤≥×÷·" for sign in signs)
 
 
+_BASE = re.compile(r"(\d+)_\{?(\d+)\}?")  # a number, and the base that it is written in
+
+
 def is_same(answer: str, gold: str) -> bool:
-    """Whether math-verify finds the formulas equal; False if it fails or exceeds the limits."""
+    """Whether math-verify finds the formulas equal; False if it fails or exceeds the limits.
+
+    It does not look at the base of a number, which both have to give alike where both do.
+    """
+    bases, others = _BASE.findall(answer), _BASE.findall(gold)
+    if bases and others and bases != others:
+        return False
     try:
         confined.call(_import)  # which has the clock's patience for itself
         failure = confined.call(_compare, answer, gold)
@@ -84,7 +93,8 @@ def _compare(answer: str, gold: str) -> bool | str:
 
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # it tells all that it gives up on
     try:
-        wanted, given = (parse(f"${text}$", parsing_timeout=None) for text in (gold, answer))
+        texts = (text.replace("∞", r"\infty") for text in (gold, answer))
+        wanted, given = (parse(f"${text}$", parsing_timeout=None) for text in texts)
         same = verify(wanted, given, float_rounding=12, timeout_seconds=None)
         if same and "=" in gold:  # of an equation without a side it sees the other alone
             same = verify(given, wanted, float_rounding=12, timeout_seconds=None)

@@ -36,10 +36,10 @@ _VULGAR = "[½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅐⅛⅜⅝⅞⅑⅒]"
 
 CURRENCY = r"(?:(?:US|CA?|AU?|NZ|HK)?\\?\$|[€£¥₹₽₩]|(?:USD|EUR|GBP|INR|Rs\.?)(?=[\s\d.-]))"
 _GAP = r"\\[,;:!\ ]"  # LaTeX's spaces
-_BETWEEN = (",", r"\{,\}", r",\\!", _GAP, r"\ ", "'", "_", "~")  # groups of three digits
+_BETWEEN = (",", r"\{,\}", r",\\!\ ?", _GAP, r"\ ", "'", "_", "~")  # groups of three digits
 _GROUPED = "|".join(rf"[1-9]\d{{0,2}}(?:{gap}\d{{3}})+(?!\d)" for gap in _BETWEEN)
 _INDIAN = r"[1-9]\d?(?:,\d\d)+,\d{3}(?!\d)"
-_POINTS = r"[1-9]\d{0,2}(?:\.\d{3}){2,}(?![\d.])"
+_POINTS = r"[1-9]\d{0,2}(?:\.\d{3}){2,}(?!\.?\d)"
 _NUMBER = rf"(?:(?:{_POINTS}|{_GROUPED}|{_INDIAN}|\d+)(?:\.\d+)?|\.\d+)"
 _COMMA = (  # a decimal comma, where it can part no thousands
     rf"(?<!\d,)(?!{_INDIAN}|[1-9]\d{{0,2}}(?:,\d{{3}})+(?!\d))"
@@ -52,6 +52,22 @@ _SCALES = {
 }  # fmt: skip
 _LETTERS = {"k", "K", "M", "B"}
 
+_MONTH_NAMES = (
+    "January", "February", "March", "April", "May", "June", "July", "August", "September",
+    "October", "November", "December", "Jan", "Feb", "Mar", "Apr", "Jun", "Jul", "Aug", "Sept",
+    "Sep", "Oct", "Nov", "Dec",
+)  # fmt: skip
+_MONTH = rf"(?:{'|'.join(_MONTH_NAMES)})\.?"
+_DAY = r"(?:0?[1-9]|[12]\d|3[01])(?:st|nd|rd|th)?"
+_PAIRS = "|".join(  # of a quantity, and of the rest of it
+    rf"\d+\ ?(?:{more})(?:,?\ (?:and\ )?)\d+\ ?(?:{less})\b"
+    for more, less in (
+        ("hours?|hrs?|h", "minutes?|mins?|m"), ("minutes?|mins?", "seconds?|secs?|s"),
+        ("days?", "hours?|hrs?|h"), ("weeks?", "days?"), ("years?", "months?"),
+        ("feet|foot|ft", "inch(?:es)?|in"), ("pounds?|lbs?", "ounces?|oz"),
+    )
+)  # fmt: skip
+
 _NUMERAL = rf"""
     (?: (?P<sign>{_SIGN}) \s? )?
     (?P<currency>{CURRENCY} (?:\s|{_GAP}|\{{\}})*)?
@@ -59,6 +75,8 @@ _NUMERAL = rf"""
     (?:
         (?P<date> \d{{4}}-\d{{1,2}}-\d{{1,2}} | \d{{1,2}}/\d{{1,2}}/\d{{2,4}}
             | \d{{1,2}}[-.]\d{{1,2}}[-.]\d{{4}} ) (?!\d)
+      | (?P<words> {_MONTH}\ {_DAY},?\ \d{{4}} | {_DAY}\ (?:of\ )?{_MONTH},?\ \d{{4}}
+            | {_PAIRS} ) (?!\d)
       | (?P<ratio> \d+(?:\.\d+)? (?:(?::\d+(?:\.\d+)?)+ | (?:\ :\ \d+(?:\.\d+)?)+) )
       | (?P<range> {_NUMBER}%?-{CURRENCY}?{_NUMBER} ) (?!\d | \s?[=≈+*/^×÷-] | \.\d)
       | (?P<vulgar_whole> \d+ )? \s? (?P<vulgar> {_VULGAR} )
@@ -96,7 +114,7 @@ _DIGIT = re.compile(rf"\d|{_VULGAR}")  # without which there is no number
 _AHEAD = 64  # characters that may stand before a number's first digit, with blanks of usual length
 _BLANKS = re.compile(r"[\s\\{},;:!]{8}")
 _WORDS = ("negative", "minus", "USD", "EUR", "GBP", "INR", "Rs", "US", "CA", "C", "AU", "A", "NZ",
-          "HK", "dfrac", "tfrac", "cfrac", "frac")  # fmt: skip
+          "HK", *_MONTH_NAMES, "dfrac", "tfrac", "cfrac", "frac")  # fmt: skip
 _BACKWARDS = re.compile(rf"(?:\W|_|{'|'.join(word[::-1] for word in _WORDS)})*")
 """What can stand before a number's first digit and belong to it, from there backwards."""
 
@@ -231,7 +249,7 @@ def _signs(*signs: str | None) -> str:
 
 def _value(match: re.Match[str], scaled: bool = True) -> Fraction | None:
     """The value of a number that was found; None if it has none or divides by zero."""
-    if match["date"] or match["ratio"] or match["range"]:
+    if match["date"] or match["words"] or match["ratio"] or match["range"]:
         return None
     if match["sign"] and match["inner"]:
         return None
@@ -277,6 +295,8 @@ def _exact(number: str) -> Fraction:
 
 
 def _written(match: re.Match[str], value: Fraction | None) -> str:
+    if match["words"]:
+        return re.sub(r",?\s+(?:and\s+)?", " ", match["words"])
     for kind in ("date", "ratio", "range"):
         if match[kind]:
             return re.sub(r"[\s$€£¥₹\\]", "", match[kind])

@@ -97,7 +97,9 @@ CIRCUMSTANCE = _search(
     )
     + r"|\d\S*\s+(?:\w+\s+)?of(?:\sthe)?|[#№]"
     + r"|\b(?:each|all|one|some|most|half|none|any)\ of(?:\sthe)?)"
-    + r"\s*(?:(?:just|only|about|all|the|her|his|their|these|those|first|next|last|past)\s+){0,3}"
+    + r"\s*(?:"
+    + r"(?:just|only|about|all|an?|the|her|his|their|these|those|first|next|last|past|original)"
+    + r"\s+){0,3}"
     + r"(?:\\?\$|\*\*){0,2}\s*$"
 )
 """What stands before a number that says when, among how many, at what rate, or counts steps."""
@@ -148,7 +150,8 @@ CONCLUDES = _search(
 """How a sentence begins that says what follows from what stands before."""
 
 STATES = _search(
-    r"=|\b(?:is|are|was|were|equals?|gives?|makes?|gets?|has|have|should be|comes to)\b"
+    r"=|\b(?:is|are|was|were|equals?|gives?|makes?|gets?|has|have|should be|comes to|meant)\b"
+    r"|\b(?:it|that|answer|total|result)['’]s\b|\bno:"
     r"|(?:correct(?:ion|ed)|revised)\b[^:\n]{0,20}:"
 )
 """A sentence that says what something is."""

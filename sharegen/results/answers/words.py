@@ -40,11 +40,14 @@ _VALUES = {word: value for value, word in enumerate(_UNITS)} | {
     word: 10 * value for value, word in enumerate(_TENS, start=2)
 }
 _WORD = "|".join(sorted((*_VALUES, *_SCALES), key=len, reverse=True))
+_DIGITS = "|".join(_UNITS[:10])
 _PART = "|".join(sorted(_PARTS, key=len, reverse=True))
 _NUMBER = re.compile(
     rf"(?<![\w-])(?:(?P<minus>minus|negative)\s)?"
     rf"(?:(?P<number>(?:an?\s(?=hundred|dozen|thousand|million|billion))?(?:{_WORD})s?"
-    rf"(?:(?:\s|-|\sand\s)(?:{_WORD}))*)(?:[\s-](?P<part>{_PART})s?)?"
+    rf"(?:(?:\s|-|\sand\s)(?:{_WORD}))*)(?:[\s-](?P<part>{_PART})s?"
+    rf"|[\s-]and[\s-]a[\s-](?P<more>half|third|quarter)"
+    rf"|\spoint(?P<digits>(?:\s(?:{_DIGITS}))+))?"
     rf"|(?P<lone>half|an?\s(?:half|third|quarter)))(?![\w-])",
     re.IGNORECASE,
 )
@@ -55,15 +58,18 @@ def numerals(text: str, start: int, end: int) -> Iterator[Numeral]:
     for match in _NUMBER.finditer(text, start, end):
         value = _value(match)
         if value is not None:
-            yield Numeral(
-                *match.span(), value, _written(value, bool(match["part"] or match["lone"]))
-            )
+            yield Numeral(*match.span(), value, _written(value, _is_part(match)))
 
 
 def value_of(text: str) -> Fraction | None:
     """The value of a text that is a number in words and nothing else."""
     match = _NUMBER.fullmatch(text)
     return None if match is None else _value(match)
+
+
+def _is_part(match: re.Match[str]) -> bool:
+    """Whether it is written as a fraction."""
+    return bool(match["part"] or match["lone"])
 
 
 def _written(value: Fraction, is_part: bool) -> str:
@@ -78,6 +84,10 @@ def _value(match: re.Match[str]) -> Fraction | None:
         if whole is None:
             return None
         value = Fraction(whole, _PARTS[match["part"].lower()] if match["part"] else 1)
+        if match["more"]:
+            value += Fraction(1, _PARTS[match["more"].lower()])
+        for place, digit in enumerate((match["digits"] or "").lower().split(), start=1):
+            value += Fraction(_VALUES[digit], 10**place)
     return -value if match["minus"] else value
 
 
