@@ -124,7 +124,7 @@ def log_discarded(journal: FoundJournal) -> None:
         what = "1 sample" if count == 1 else f"{count:,} samples"
     if scores_path(journal.path).exists():
         what += " and their scores"
-    log(f"--overwrite: {journal.path}: {what} are discarded once the model is loaded")
+    log(f"--overwrite: {journal.path}: {what} will be discarded once the model is loaded")
 
 
 def finished_beside(

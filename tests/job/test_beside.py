@@ -175,7 +175,7 @@ def test_overwrite_says_what_it_discards(
     folder: Path, shards: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run_job(configure(folder, seed=5, samples=1), shards, shard=SHARDS[1], overwrite=True)
-    said = "a.shard-2-of-2.jsonl: 5 samples are discarded once the model is loaded"
+    said = "a.shard-2-of-2.jsonl: 5 samples will be discarded once the model is loaded"
     assert said in caplog.text
 
 

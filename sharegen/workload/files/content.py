@@ -91,11 +91,14 @@ class FileContent:
                 yield number, line.rstrip(b"\n").removesuffix(b"\r")
 
     def ended_lines(self) -> Iterator[bytes]:
-        r"""All lines with their ends: \n, or \r in a file whose first lines end so."""
+        r"""All lines with their ends: \n, or \r in a file whose first lines end so.
+
+        Ends within quotes may be of a cell.
+        """
         end = b""
         begun: list[bytes] = []
         for chunk in self.chunks():
-            end = end or (b"\n" if b"\n" in chunk else b"\r" if b"\r" in chunk[:-1] else b"")
+            end = end or _end_of_lines(b"".join(chunk.split(b'"')[::2])) or _end_of_lines(chunk)
             *ended, rest = chunk.split(end) if end else [chunk]
             for line in ended:
                 yield b"".join((*begun, line, end))
@@ -236,3 +239,7 @@ def suffix_of(path: Path) -> str:
 def marked(head: bytes) -> tuple[bytes, str]:
     """The byte order mark that a content begins with, or none, and the encoding that it tells."""
     return next((pair for pair in _MARKS if head.startswith(pair[0])), (b"", "utf-8"))
+
+
+def _end_of_lines(chunk: bytes) -> bytes:
+    return b"\n" if b"\n" in chunk else b"\r" if b"\r" in chunk[:-1] else b""

@@ -69,6 +69,12 @@ def test_a_carriage_return_without_quotes_is_text_where_lines_end_otherwise(csv:
     assert csv("q,a\nx\ry,1\n")[0].values == {"q": "x\ry", "a": "1"}
 
 
+def test_a_line_end_in_quotes_does_not_say_how_lines_end(csv: Any) -> None:
+    """As spreadsheets write it in the form of old Macs."""
+    rows = csv('q,a\rx,1\r"He said ""two"",\nor three?",2\ry,3\r')
+    assert [row.values["q"] for row in rows] == ["x", 'He said "two",\nor three?', "y"]
+
+
 def test_tabs_and_quotes_in_tsv(tmp_path: Path) -> None:
     (row,) = read(tmp_path / "a.tsv", 'q\ta\n"a ""b"", c"\t5\'10" tall\n')
     assert row.values == {"q": 'a "b", c', "a": "5'10\" tall"}
