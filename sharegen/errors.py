@@ -33,6 +33,10 @@ class ModelError(SharegenError):
     """A model or tokenizer cannot be loaded, or the engine refuses it."""
 
 
+class NoTokenizerError(ModelError):
+    """A model comes without a tokenizer."""
+
+
 class RequestError(SharegenError):
     """One request cannot run (prompt too long, stop strings without a tokenizer)."""
 

@@ -6,6 +6,7 @@ import gc
 import inspect
 import os
 import sys
+import warnings
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
@@ -47,7 +48,13 @@ from sharegen.engine.model.starting.read_ahead import read_ahead
 from sharegen.engine.parallel.driver import Driver
 from sharegen.engine.parallel.imports import import_engine
 from sharegen.engine.parallel.messages import Ready, Setting
-from sharegen.errors import CapacityError, ModelError, RequestError, UsageError
+from sharegen.errors import (
+    CapacityError,
+    ModelError,
+    NoTokenizerError,
+    RequestError,
+    UsageError,
+)
 from sharegen.outputs import BeamSearchOutput, CompletionOutput, RequestOutput
 from sharegen.prompts import (
     Prompt,
@@ -173,10 +180,12 @@ class LLM:
             self.tokenizer = load_tokenizer(
                 model, tokenizer, trust_remote_code=trust_remote_code, revision=revision
             )
-        except ModelError:
+        except ModelError as error:  # prompts of token ids need none; others say that it is missing
             if tokenizer is not None:
                 raise
-            self.tokenizer = None  # prompts of token ids need none; others say that it is missing
+            if not isinstance(error, NoTokenizerError):
+                warnings.warn(f"token ids alone can be asked: {error}", stacklevel=2)
+            self.tokenizer = None
         options: Any = {name: said[name] for name in _LOADING}
         self._name = os.fspath(model) if named else type(model).__name__  # type: ignore[arg-type]
         self._ranks = tensor_parallel_size

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sharegen.engine.model.checkpoint.folder import refuse_path
 from sharegen.engine.model.fingerprint import fingerprint_of_others, fingerprint_of_place
 from sharegen.errors import JournalError
 from sharegen.results.journal.rereading import Rereading
@@ -42,6 +43,8 @@ class JobContent:
     def of(cls, configuration: Configuration, workload: Workload) -> JobContent:
         names = (configuration.model, configuration.adapter)
         places = [Path(name).expanduser() for name in names if name is not None]
+        if places and not places[0].exists():
+            refuse_path(str(names[0]))
         if not all(place.exists() for place in places):
             return cls(configuration, workload, None, None)
         weights = "+".join(fingerprint_of_place(place) for place in places)

@@ -366,6 +366,16 @@ def test_output_of_another_model(sharegen: Command, job: list[object], tmp_path:
     check(sharegen(*job, "-n", 4), 1, "fingerprints.model", "--overwrite")
 
 
+def test_output_of_a_model_that_is_away(
+    sharegen: Command, job: list[object], tmp_path: Path
+) -> None:
+    """As on a disk that is not mounted: nobody is told to begin anew."""
+    job = [*job, "--model", save_tiny_model(tmp_path / "model")]
+    assert sharegen(*job).code == 0
+    (tmp_path / "model").rename(tmp_path / "elsewhere")
+    check(sharegen(*job), 1, f"no folder {tmp_path / 'model'}: give a model folder")
+
+
 @pytest.mark.parametrize("folder", [".", "runs", "runs/"])
 def test_output_that_is_a_folder(sharegen: Command, job: list[object], folder: str) -> None:
     Path("runs").mkdir()

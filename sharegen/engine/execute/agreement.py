@@ -23,7 +23,7 @@ VARIABLE = "SHAREGEN_CHECK_RANKS"
 
 def asked() -> bool:
     """Whether steps are to be compared; rank 0 says it for all."""
-    return bool(os.environ.get(VARIABLE))
+    return os.environ.get(VARIABLE, "0") not in ("", "0")
 
 
 class RanksDiffer(SharegenError):

@@ -19,11 +19,12 @@ _MAX_BYTES = 2**24
 _MAX_VOCABULARY_BYTES = 2**29  # of the other text files: the largest vocabularies take a tenth
 _VOCABULARY = ("tokenizer.json", "vocab.json", "vocab.txt", "merges.txt",
                "model.safetensors.index.json", "pytorch_model.bin.index.json")  # fmt: skip
+MOST_LAYERS = 10_000
 _MOST = {
-    "num_hidden_layers": 10_000,
-    "num_layers": 10_000,
-    "n_layer": 10_000,
-    "n_layers": 10_000,
+    "num_hidden_layers": MOST_LAYERS,
+    "num_layers": MOST_LAYERS,
+    "n_layer": MOST_LAYERS,
+    "n_layers": MOST_LAYERS,
     "num_experts": 100_000,
     "num_local_experts": 100_000,
     "num_labels": 1_000_000,

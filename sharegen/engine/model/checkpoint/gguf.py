@@ -23,6 +23,7 @@ import transformers
 from packaging.version import Version
 
 from sharegen.common.extras import install
+from sharegen.engine.model.checkpoint.folder import MOST_LAYERS
 from sharegen.errors import ModelError
 
 # Earlier ones make models of GGUF files whose attention keeps its own implementation.
@@ -89,6 +90,11 @@ def check_gguf(file: Path) -> None:
     architecture = header.metadata.get("general.architecture")
     if not isinstance(architecture, str):
         raise ModelError(f"{file}: names no architecture (general.architecture)")
+    layers = header.metadata.get(f"{architecture}.block_count", 0)
+    if not isinstance(layers, int) or layers > MOST_LAYERS:
+        raise ModelError(
+            f"{file}: {architecture}.block_count is {layers!r:.20}: more than any model has"
+        )
     parts = header.metadata.get("split.count", 0)
     if isinstance(parts, int) and parts > 1:
         raise ModelError(

@@ -22,10 +22,9 @@ from huggingface_hub.errors import (
     HFValidationError,
     RepositoryNotFoundError,
     RevisionNotFoundError,
-    StrictDataclassError,
 )
 from huggingface_hub.utils import validate_repo_id
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig
 
 from sharegen.common.hub import hub_is_reachable
@@ -36,13 +35,10 @@ from sharegen.engine.model.checkpoint.gguf import (
     dtype_of,
     scale_positions,
 )
-from sharegen.errors import ModelError, UsageError
+from sharegen.errors import ModelError, SharegenError, UsageError
 
-# What transformers is seen to raise for folders and repositories that it cannot load.
-_LOADING_ERRORS = (
-    OSError, ValueError, ImportError, LookupError, AttributeError, TypeError, RuntimeError,
-    ArithmeticError, SafetensorError, StrictDataclassError,
-)  # fmt: skip
+_OF_VALUES = (TypeError, AttributeError, IndexError, ArithmeticError, AssertionError)
+"""What transformers raises for a value in a file that it has not looked at before it uses it."""
 
 _SAID = 300  # characters of an error
 
@@ -171,7 +167,9 @@ def explained(source: Source, part: str) -> Iterator[None]:
                 "one would or is broken: convert it where you trust it, with AutoModelForCausalLM."
                 "from_pretrained(...).save_pretrained(FOLDER), which writes safetensors"
             ) from error
-        except _LOADING_ERRORS as error:
+        except SharegenError:
+            raise
+        except Exception as error:  # tokenizers raises it as it is, others nearly all that there is
             raise ModelError(_reason(source, part, error)) from error
 
 
@@ -185,6 +183,12 @@ def _reason(source: Source, part: str, error: Exception) -> str:
     if _IN_PIECES in str(error):
         detail = (f"some of the {part} that are put together of several tensors, such as experts, "
                   "are missing or of another shape: it is incomplete or broken")  # fmt: skip
+    if isinstance(error, KeyError):
+        detail = f"{detail} is missing in one of its files, or is a name that is not known"
+    elif isinstance(error, _OF_VALUES):
+        detail = f"a value in one of its files cannot be used ({type(error).__name__}: {detail})"
+    elif isinstance(error, SafetensorError) and (broken := _broken_file(source)) is not None:
+        detail = f"{broken.name} is cut short, or no safetensors file ({detail})"
     if isinstance(error, ModuleNotFoundError) and error.name:
         package = error.name.partition(".")[0]
         detail = f"it needs the package {package}: pip install {package}"
@@ -201,6 +205,17 @@ def _reason(source: Source, part: str, error: Exception) -> str:
     if isinstance(error, RepositoryNotFoundError) or "not a valid model identifier" in str(error):
         return f"the hub has no model {source.name} (or it is private: log in with `hf auth login`)"
     return f"cannot load the {part} of {source.of_hub}: {detail}"
+
+
+def _broken_file(source: Source) -> Path | None:
+    """The first file of weights in a folder that cannot be opened."""
+    for file in sorted(source.folder.glob("*.safetensors")) if source.folder is not None else ():
+        try:
+            with safe_open(file, framework="pt"):
+                pass
+        except (OSError, SafetensorError):
+            return file
+    return None
 
 
 def _is_no_revision(error: BaseException | None) -> bool:

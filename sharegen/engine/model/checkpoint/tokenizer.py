@@ -10,7 +10,7 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from sharegen.engine.model.checkpoint.source import Source, explained, locate
-from sharegen.errors import ModelError
+from sharegen.errors import NoTokenizerError
 
 _FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model",
           "tiktoken.model", "tokenizer_config.json")  # fmt: skip
@@ -31,16 +31,17 @@ def load_tokenizer(
         revision: of the model, and so of a tokenizer that is its own.
 
     Raises:
-        ModelError: where there is none, or it cannot be loaded.
+        NoTokenizerError: where there is none.
+        ModelError: where it cannot be loaded.
     """
     name = model if tokenizer is None else tokenizer
     if not isinstance(name, (str, os.PathLike)):
         if tokenizer is None:
-            raise ModelError("a model that is loaded has no tokenizer with it: give one")
+            raise NoTokenizerError("a model that is loaded has no tokenizer with it: give one")
         return tokenizer
     source = locate(name, trust_remote_code, revision if name == model else None)
     if source.folder is not None and not any((source.folder / file).is_file() for file in _FILES):
-        raise ModelError(
+        raise NoTokenizerError(
             f"model folder {source.name} has no tokenizer (no tokenizer.json, tokenizer.model "
             "or vocab.json): save the model's tokenizer there"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -65,6 +66,16 @@ def test_the_numbers_are_those_in_the_file(file: Path, kind: str) -> None:
         assert torch.equal(weight, expected[name]), name
     assert loaded.eos_token_ids == (2,)
     assert not hasattr(loaded.config, "quantization_config")
+
+
+def test_more_layers_than_any_model_has(file: Path) -> None:
+    """As one other bit in the file gives: transformers would make them all."""
+    write_tiny_gguf(file)
+    key, content = b"llama.block_count", file.read_bytes()
+    at = content.index(struct.pack("<Q", len(key)) + key) + 8 + len(key) + 4
+    file.write_bytes(content[:at] + struct.pack("<I", 524_290) + content[at + 4 :])
+    with pytest.raises(ModelError, match=r"llama\.block_count is 524290: more than any model has"):
+        load_model(file, device="cpu")
 
 
 def test_greedy_tokens_are_those_of_transformers(file: Path) -> None:

@@ -103,6 +103,21 @@ def test_folder_without_weights(folder: Path) -> None:
     assert message(folder).startswith(f"cannot load the weights of model folder {folder}: ")
 
 
+@pytest.mark.parametrize("weights", [True, False])
+def test_a_value_in_a_config_that_transformers_does_not_look_at(
+    folder: Path, weights: bool
+) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "pad_token_id": 99_999}))
+    with pytest.raises(
+        ModelError, match=r"a value in .* be used \(AssertionError: Padding_idx must"
+    ):
+        load_model(folder, weights=weights)
+    (folder / "config.json").write_text(json.dumps({**config, "hidden_act": "foo"}))
+    with pytest.raises(ModelError, match=r"'foo' is missing in one of .* or is a name that is not"):
+        load_model(folder, weights=weights)
+
+
 def test_torn_weights(folder: Path) -> None:
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
