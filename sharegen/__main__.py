@@ -19,17 +19,19 @@ def main() -> None:
     ctrl_c.quiet_imports()
     try:
         from sharegen.common.import_path import SAFE_PATH
+        from sharegen.common.kept_bytecode import kept_bytecode
         from sharegen.common.start_clock import IMPORTS, START
 
         START.begin()
         os.environ[SAFE_PATH] = "1"
-        with START.part(IMPORTS):
-            begun = _begun(sys.argv[1:])
-        with begun:
+        with kept_bytecode():
             with START.part(IMPORTS):
-                from sharegen.cli import main as command
+                begun = _begun(sys.argv[1:])
+            with begun:
+                with START.part(IMPORTS):
+                    from sharegen.cli import main as command
 
-            command()
+                command()
     except KeyboardInterrupt:  # before the command line handles it, or as it ends
         ctrl_c.leave()
     finally:

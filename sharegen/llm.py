@@ -15,6 +15,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from sharegen.common.at_exit import closed_at_exit
+from sharegen.common.kept_bytecode import kept_bytecode
 from sharegen.common.parameters.data import CheckpointParameters
 from sharegen.common.parameters.machine import LoadParameters, WorkerParameters
 from sharegen.common.parameters.parameter import declared, described
@@ -129,6 +130,7 @@ class LLM:
     there is not, with the nearest one for a misspelt one.
     """
 
+    @kept_bytecode()  # while all is imported that loads a model
     def __init__(
         self,
         model: str | os.PathLike[str] | nn.Module,

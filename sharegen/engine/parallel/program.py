@@ -13,6 +13,7 @@ import select
 import signal
 import sys
 
+from sharegen.common.kept_bytecode import kept_bytecode
 from sharegen.common.start_clock import IMPORTS, START
 from sharegen.engine.model.starting.lean_imports import import_transformers
 from sharegen.engine.model.starting.modules_of_frames import modules_of_frames
@@ -39,10 +40,11 @@ def _end_with_parent() -> None:
 if __name__ == "__main__":
     _end_with_parent()
     _, _module, _ranks, _descriptor = sys.argv
-    with START.part(IMPORTS), modules_of_frames():
-        if int(_ranks) > 1:
-            EARLY.begin(RANK, int(_ranks) - 1)
-        if _module in (WORKER, RANK):
-            import_transformers(compiles=True, shards=True)
-        _program = importlib.import_module(_module)
-    _program.main(int(_descriptor))
+    with kept_bytecode():
+        with START.part(IMPORTS), modules_of_frames():
+            if int(_ranks) > 1:
+                EARLY.begin(RANK, int(_ranks) - 1)
+            if _module in (WORKER, RANK):
+                import_transformers(compiles=True, shards=True)
+            _program = importlib.import_module(_module)
+        _program.main(int(_descriptor))
