@@ -31,6 +31,7 @@ from sharegen.kernels import (
     conv_step,
     delta_rule,
     draw,
+    fp4_groups,
     gated_product,
     peer_sum,
     penalise,
@@ -176,6 +177,15 @@ def groups() -> None:
             block_groups.block_groups(x, own, which, weight, scales, ends)
 
 
+def fp4() -> None:
+    """Multiplies rows of experts in MXFP4, few and many of each."""
+    words, scales = fp4_groups.pack(*(torch.zeros(4, 384, n, dtype=torch.uint8) for n in (96, 6)))
+    for rows in (8, 128, 256, 1024):
+        x, ends = torch.zeros(rows, 192, dtype=torch.bfloat16), torch.zeros(4, dtype=torch.int32)
+        for which in (None, torch.zeros(rows, dtype=torch.int64)):
+            fp4_groups.fp4_groups(x, which, words, scales, ends)
+
+
 def any_tree(dtype: torch.dtype = torch.bfloat16) -> None:
     """Attends at absolute positions: a level of the tree and own tokens, and a prompt's chunk."""
     heads, kv_heads, size = 8, 2, 128
@@ -258,6 +268,7 @@ CASES: dict[str, Callable[[], None]] = {
     "gate": gate,
     "unsplit": unsplit,
     "block groups": groups,
+    "fp4": fp4,
     "between": between,
     "prefill": prefill,
     "deterministic": deterministic,
