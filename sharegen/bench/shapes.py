@@ -16,7 +16,6 @@ from sharegen.engine.model.checkpoint.source import (
 )
 from sharegen.engine.model.fp8 import quantising
 from sharegen.engine.model.fp8.products import LEAST
-from sharegen.engine.model.fp8.stored_fp8 import BLOCKS
 from sharegen.engine.model.load import load_model, load_random_shard
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
@@ -136,8 +135,8 @@ def random_model(
 ) -> PreTrainedModel:
     """A model of a known shape, or of a folder's config, with random weights made on the device.
 
-    quantization: "fp8" makes the large ones FP8, and "fp8-blocks" by blocks, each before the next
-    one is made.
+    quantization: "fp8" makes the large ones FP8, "fp8-blocks" by blocks, and "mxfp4" experts MXFP4,
+    each before the next one is made.
     """
     config = config_of(shape)
     config.dtype = dtype
@@ -145,7 +144,7 @@ def random_model(
     with device if quantization is None else torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
     if quantization is not None:
-        _fill_with_fp8(model, shape, device, quantization)
+        _fill_with_few_bits(model, shape, device, quantization)
     _spread_over_experts(model)
     return model
 
@@ -170,12 +169,9 @@ def _spread_over_experts(model: PreTrainedModel) -> None:
             weight.mul_(_LONG * weight.shape[1] ** 0.5 / length.clamp(min=LEAST))
 
 
-def _fill_with_fp8(model: PreTrainedModel, shape: str, device: torch.device, how: str) -> None:
+def _fill_with_few_bits(model: PreTrainedModel, shape: str, device: torch.device, how: str) -> None:
     """Make the weights of a model without any, module by module."""
-    blocks = how == BLOCKS
-    found = quantising.places_of_blocks(model) if blocks else quantising.places(model)
-    make = quantising.quantise_in_blocks if blocks else quantising.quantise
-    quantising.check(found, model, f"of shape {shape}", device)
+    found, make = quantising.made_by(how, model, f"of shape {shape}", device)
     for name in [name for name, _ in model.named_modules()]:  # a list of modules would keep them
         module = model.get_submodule(name)
         module.to_empty(device=device, recurse=False)

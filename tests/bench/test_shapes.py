@@ -9,14 +9,16 @@ import torch
 from transformers import Qwen3MoeConfig
 
 from sharegen.bench.shapes import WORKLOADS, Workload, load_random, random_model, workload
+from sharegen.engine.model.fp4.products import FP4
 from sharegen.engine.model.fp8.blocks import widened
 from sharegen.engine.model.fp8.products import EMULATE
 from sharegen.engine.model.fp8.stored_fp8 import BLOCKS
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
-from sharegen.errors import UsageError
+from sharegen.errors import ModelError, UsageError
+from sharegen.kernels.fp4_groups import widen
 from tests.engine.rank_processes import on_ranks
-from tests.engine.tiny_models import tiny_config
+from tests.engine.tiny_models import make_tiny, tiny_config
 
 CPU = torch.device("cpu")
 
@@ -94,3 +96,21 @@ def test_random_weights_in_fp8_by_blocks(tmp_path: Path, monkeypatch: pytest.Mon
     numbers = widened(experts.gate_up_proj[1], experts.gate_up_proj_scale[1])
     assert numbers.std().item() == pytest.approx(config.initializer_range, rel=0.05)
     assert load_model(model).trial_forward(8, 8).isfinite().all()
+
+
+def test_random_experts_in_mxfp4(tmp_path: Path) -> None:
+    config = tiny_config("gpt_oss")
+    config.hidden_size, config.intermediate_size = 96, 128
+    config.save_pretrained(tmp_path)
+    model = random_model(str(tmp_path), CPU, torch.bfloat16, FP4)
+    layer = model.model.layers[0]
+    assert layer.self_attn.q_proj.weight.dtype is torch.bfloat16
+    experts = layer.mlp.experts
+    numbers = widen(experts.gate_up_proj, experts.gate_up_proj_scale, 96, torch.float32)
+    assert numbers.shape == (config.num_local_experts, 256, 96)
+    assert numbers.std().item() == pytest.approx(config.initializer_range, rel=0.05)
+    loaded = load_model(model)
+    assert loaded.dtype is torch.bfloat16 and loaded.trial_forward(8, 8).isfinite().all()
+    make_tiny("qwen3").save_pretrained(tmp_path / "dense")
+    with pytest.raises(ModelError, match="has no experts that could be MXFP4: leave out"):
+        random_model(str(tmp_path / "dense"), CPU, torch.bfloat16, FP4)

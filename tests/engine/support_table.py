@@ -55,7 +55,12 @@ FORMATS = (
         "([fp8.md](../explanation/fp8.md))",
         "runs as FP8",
     ),
-    ("MXFP4 (gpt-oss)", "dequantised while read, exactly", "runs as MXFP4"),
+    (
+        "MXFP4 (gpt-oss)",
+        "dequantised while read, exactly; experts as they are stored with `--quantization mxfp4` "
+        "([fp8.md](../explanation/fp8.md#experts-in-mxfp4---quantization-mxfp4))",
+        "runs as MXFP4",
+    ),
     ("GPTQ of 2, 4 or 8 bits, also in order of activations", "dequantised while read", "runs"),
     ("AWQ of 4 bits in the layout GEMM", "dequantised while read", "runs"),
     (
@@ -171,8 +176,8 @@ checkpoint with parts that are missing, of another shape or no numbers is refuse
 the part.
 
 `sharegen plan --gpu-memory 140GiB` says by the config alone whether a checkpoint fits a GPU:
-gpt-oss-120b, which is stored in MXFP4, takes 110 GiB with `--quantization fp8` and leaves an H200
-room for 1,024 sequences of 256 tokens.
+gpt-oss-120b, which is stored in MXFP4, takes 62 GiB with `--quantization mxfp4`, and 110 GiB with
+`--quantization fp8`, which leaves an H200 room for 1,024 sequences of 256 tokens.
 
 A GGUF file is given as `--model FILE.gguf` or `LLM("FILE.gguf")`. It needs the extra `gguf`
 ([install](../install.md#extras)) and transformers 5.23. Its weights are in host memory as a whole

@@ -155,19 +155,21 @@ class LoadParameters:
         ),
     ] = "auto"
     quantization: Annotated[
-        Literal["fp8", "fp8-blocks"] | None,
+        Literal["fp8", "fp8-blocks", "mxfp4"] | None,
         Parameter(
             '"fp8" makes large weights FP8 as they are read, on a GPU that has it; "fp8-blocks" '
-            "multiplies those that a checkpoint has in FP8 by blocks as they are stored, which "
-            "are dequantised otherwise; null does neither.",
+            "multiplies those that a checkpoint has in FP8 by blocks as they are stored, and "
+            '"mxfp4" experts that it has in MXFP4, which are dequantised otherwise; null does '
+            "none of these.",
             changes_samples=True,
             flag=Flag(
                 "--quantization",
-                "fp8|fp8-blocks",
-                "Make large weights FP8 as they are read (fp8), or multiply a checkpoint's FP8 by "
-                "blocks as it is stored (fp8-blocks), on a GPU that has it.",
+                "KIND",
+                "Make large weights FP8 as they are read (fp8), or multiply as they are stored a "
+                "checkpoint's FP8 by blocks (fp8-blocks) or experts in MXFP4 (mxfp4); FP8 needs a "
+                "GPU that has it.",
                 default="none",
-                complete=("fp8", "fp8-blocks"),
+                complete=("fp8", "fp8-blocks", "mxfp4"),
             ),
         ),
     ] = None

@@ -30,7 +30,8 @@ from sharegen.engine.model.checkpoint.weights import (
 )
 from sharegen.engine.model.cpu_experts import fill_experts
 from sharegen.engine.model.fingerprint import fingerprint_of_module, fingerprint_of_source
-from sharegen.engine.model.fp8.loading import blocks_on_meta, quantise_on_meta
+from sharegen.engine.model.fp4.products import FP4
+from sharegen.engine.model.fp8.loading import blocks_on_meta, fp4_on_meta, quantise_on_meta
 from sharegen.engine.model.fp8.quantising import quantise_in_place
 from sharegen.engine.model.fp8.stored_fp8 import BLOCKS, StoredFP8
 from sharegen.engine.model.lent.copies import Copies
@@ -42,12 +43,13 @@ from sharegen.engine.model.probe import embedding_weight, probe, refusal
 from sharegen.engine.model.rope import hold_frequencies, make_frequencies_once
 from sharegen.engine.model.self_check import TESTED, self_check
 from sharegen.engine.model.states.mixers import install
+from sharegen.engine.model.stored.forms import KEPT
 from sharegen.engine.model.tensor_parallel.load_shard import load_shard, random_shard
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.engine.model.tensor_parallel.sharding_plan import TensorParallelPlan
 from sharegen.errors import ModelError, UsageError
 
-QUANTIZATIONS = ("fp8", BLOCKS)
+QUANTIZATIONS = ("fp8", *KEPT)
 IMPLEMENTATION = "sharegen"
 _LAYER_ATTRIBUTE = "sharegen_layer"
 _NO_LIMIT = 2**20  # tokens, where neither config nor frequencies name a limit
@@ -115,7 +117,8 @@ def load_model(
     ranks: load this rank's shard of the model, on the rank's device. All ranks must load.
     quantization: "fp8" makes the large weights FP8 as they are read, on a GPU that has it, or FP8
         copies of those of a loaded model. "fp8-blocks" multiplies what a checkpoint has in FP8 by
-        blocks as it is stored. A checkpoint that is quantised otherwise needs no word about it.
+        blocks as it is stored, "mxfp4" the experts that it has in MXFP4. A checkpoint that is
+        quantised otherwise needs no word about it.
     revision: branch, tag or commit of a model on the hub; by default its main one.
 
     Raises ModelError, in one line, for a model that is not there, does not load or that the engine
@@ -150,8 +153,7 @@ def load_model(
         _refuse_encoder_decoder(name, model.config)
         if quantization is not None and getattr(model.config, "quantization_config", None):
             raise ModelError(f"model {name} is quantised already: leave out quantization")
-        if quantization == BLOCKS:
-            refuse_other_forms(name, None, quantization)
+        refuse_other_forms(name, None, quantization)
         named = None if dtype == "auto" else _named(dtype, model)
         return _borrow(model, name, named, quantization is not None)
     if not isinstance(model, (str, os.PathLike)):
@@ -185,6 +187,8 @@ def load_model(
         own = stored if isinstance(stored, StoredFP8) else None
         if quantization == BLOCKS:
             blocks_on_meta(module)
+        elif quantization == FP4:
+            fp4_on_meta(module, source.name)
         elif quantization is not None or own is not None:
             quantise_on_meta(module, source.name, own)  # before it is probed, as in a run
         return _prepare(module, source.name, fingerprint)
@@ -303,10 +307,10 @@ def _load_with_adapter(
     lora: Source,
 ) -> PreTrainedModel:
     """An adapter is merged into weights as the checkpoint has them: only then they become FP8."""
-    if quantization == BLOCKS:
+    if quantization in KEPT:
         raise ModelError(
-            f"model {source.name}: an adapter is not merged into FP8 by blocks: leave out "
-            f"--quantization {BLOCKS}"
+            f"model {source.name}: an adapter is not merged into {KEPT[quantization].name}: leave "
+            f"out --quantization {quantization}"
         )
     if quantization is None:
         module = load_weights(source, config, dtype, device)

@@ -66,7 +66,9 @@ def _refuse_kind(loaded: LoadedModel) -> None:
     elif loaded.lent is not None:
         what = "was passed in as a module, whose owner changes it"
     elif any(
-        type(weight.data) is not torch.Tensor or weight.element_size() < 2
+        type(weight.data) is not torch.Tensor
+        or weight.element_size() < 2
+        or not weight.is_floating_point()
         for weight in loaded.weights.by_name().values()
     ):
         what = "is quantised"

@@ -90,11 +90,15 @@ def _weights(whole: nn.Module) -> str:
     for name, weight in by_name.items():
         if id(weight) not in seen:
             seen.add(id(weight))
-            sizes[_dtype(weight, by_name.get(f"{name}_scale"))] += weight.nbytes
+            scale = by_name.get(f"{name.removesuffix('_scale')}_scale")
+            sizes[_dtype(weight, scale)] += weight.nbytes
     return ", ".join(f"{size / 2**30:.2f} GiB in {name}" for name, size in sizes.most_common())
 
 
 def _dtype(weight: torch.Tensor, scale: torch.Tensor | None) -> str:
+    """What a weight is in. scale: that of the weight, or the weight itself if it is one."""
+    if scale is not None and scale.dtype is torch.int32:
+        return "MXFP4"
     if weight.dtype.itemsize == 1 and weight.dtype.is_floating_point:
         return "FP8 by blocks" if scale is not None and are_of_blocks(weight, scale) else "FP8"
     return str(weight.dtype).removeprefix("torch.")

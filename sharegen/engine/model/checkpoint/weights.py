@@ -17,15 +17,17 @@ from sharegen.common.extras import install
 from sharegen.engine.model.checkpoint.gguf import kinds_of, without_progress_bar
 from sharegen.engine.model.checkpoint.source import Source, explained
 from sharegen.engine.model.checkpoint.tensors import stored_tensors, take_generation_config
+from sharegen.engine.model.fp4.products import FP4, check_fp4_products
 from sharegen.engine.model.fp8.blocks import check_block_products
 from sharegen.engine.model.fp8.loading import ToFP8, has_experts
 from sharegen.engine.model.fp8.quantising import quantise_in_place
 from sharegen.engine.model.fp8.stored_fp8 import BLOCKS, StoredFP8, stored_fp8
 from sharegen.engine.model.starting.moving import move_to
 from sharegen.engine.model.stored.dequantised import is_small
-from sharegen.engine.model.stored.forms import Form, as_numbers, form_of
-from sharegen.engine.model.stored.scaled_floats import FP8Blocks, FP8Rows
+from sharegen.engine.model.stored.forms import KEPT, Form, as_numbers, form_of
+from sharegen.engine.model.stored.scaled_floats import FP8Rows
 from sharegen.engine.model.stored.stored_blocks import install_stored_blocks
+from sharegen.engine.model.stored.stored_fp4 import install_stored_fp4
 from sharegen.engine.model.stored.unread import Unread
 from sharegen.errors import ModelError
 
@@ -43,8 +45,8 @@ def load_weights(
     """The model with its weights on `device`. Raises ModelError, also when weights are missing.
 
     quantization: "fp8" makes the large ones FP8 as they are read, "fp8-blocks" keeps those that are
-    FP8 by blocks. Raises UsageError for a device that has no FP8, where they are to be, or are in
-    the checkpoint.
+    FP8 by blocks, "mxfp4" experts in MXFP4. Raises UsageError for a device that does not multiply
+    what is to be kept so, or is FP8 in the checkpoint.
     """
     stored = None if source.gguf else stored_quantization(source, config, quantization)
     refuse_other_forms(source.name, stored, quantization)
@@ -93,6 +95,8 @@ def _load_form(
     """The model of a checkpoint whose weights become numbers, or FP8, one by one as it is read."""
     if quantization == BLOCKS:
         check_block_products(device)
+    elif quantization == FP4:
+        check_fp4_products(device, dtype)
     config = without_quantization(config)
     kind = type(build_on_meta(source, copy.deepcopy(config), dtype))  # which changes it
     fp8 = ToFP8(source.name, device, by_powers=is_small) if quantization == "fp8" else None
@@ -117,6 +121,13 @@ def _load_form(
         warnings.warn(
             f"model {source.name}: {form}: {count} weights are multiplied as they are stored, "
             f"others are dequantised to {str(dtype).removeprefix('torch.')}",
+            stacklevel=2,
+        )
+    elif quantization == FP4:
+        count = install_stored_fp4(model, source.name, device)
+        warnings.warn(
+            f"model {source.name}: {form}: {count} weights of experts are multiplied as they are "
+            f"stored, others are {str(dtype).removeprefix('torch.')}",
             stacklevel=2,
         )
     else:
@@ -146,10 +157,11 @@ def _read(model: PreTrainedModel, device: torch.device) -> None:
 def refuse_other_forms(
     name: str, stored: StoredFP8 | Form | str | None, quantization: str | None
 ) -> None:
-    """Raise ModelError where a checkpoint is to be multiplied in FP8 by blocks, and has none."""
-    if quantization == BLOCKS and not isinstance(stored, FP8Blocks):
+    """Raise ModelError where a checkpoint is to be multiplied as it is stored, in another form."""
+    kept = KEPT.get(quantization or "")
+    if kept is not None and not isinstance(stored, kept.form):
         raise ModelError(
-            f"model {name} is not stored in FP8 by blocks: leave out --quantization {BLOCKS}"
+            f"model {name} is not stored in {kept.name}: leave out --quantization {quantization}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Experts with weights in FP8, as an implementation in transformers' interface for experts.
+"""Experts in FP8 or MXFP4, as an implementation in transformers' interface for experts.
 
 The tokens of each expert are brought together, and one grouped product serves all experts, as in
 transformers' own grouped implementation. What lies between the products is the module's code.
@@ -12,10 +12,11 @@ import torch
 from torch import nn
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
+from sharegen.engine.model.fp4.products import multiply_fp4_groups
 from sharegen.engine.model.fp8.blocks import are_of_blocks, multiply_block_groups
 from sharegen.engine.model.fp8.products import multiply_groups
 
-IMPLEMENTATION = "sharegen_fp8"
+IMPLEMENTATION = "sharegen_quantised"
 
 
 def is_known(module: nn.Module) -> bool:
@@ -35,10 +36,10 @@ def projections(module: Any) -> tuple[str, str]:
     return ("gate_up_proj" if module.has_gate else "up_proj", "down_proj")
 
 
-def fp8_experts(
+def quantised_experts(
     module: Any, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
 ) -> torch.Tensor:
-    """Compute experts whose weights are in FP8.
+    """Compute experts whose weights are in FP8 or MXFP4.
 
     Args:
         hidden_states: [T, hidden].
@@ -71,11 +72,26 @@ def _project(
 ) -> torch.Tensor:
     """Multiply rows of x, which are `which` of them or all, by the weights of their experts."""
     weight, scales = getattr(module, name), getattr(module, f"{name}_scale")
-    if are_of_blocks(weight, scales):
-        out = multiply_block_groups(x, weight, scales, ends, which)
-    else:
-        out = multiply_groups(x if which is None else x[which], weight, scales, ends)
+    out = multiply_experts(x, weight, scales, ends, which)
     return out + getattr(module, f"{name}_bias")[expert] if module.has_bias else out
 
 
-ALL_EXPERTS_FUNCTIONS.register(IMPLEMENTATION, fp8_experts)
+def multiply_experts(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    scales: torch.Tensor,
+    ends: torch.Tensor,
+    which: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Multiply rows that lie expert by expert, as the dtype and the scales of the weights ask for.
+
+    The arguments are those of `multiply_fp4_groups`, `multiply_block_groups` or `multiply_groups`.
+    """
+    if weight.dtype is torch.int16:
+        return multiply_fp4_groups(x, weight, scales, ends, which)
+    if are_of_blocks(weight, scales):
+        return multiply_block_groups(x, weight, scales, ends, which)
+    return multiply_groups(x if which is None else x[which], weight, scales, ends)
+
+
+ALL_EXPERTS_FUNCTIONS.register(IMPLEMENTATION, quantised_experts)

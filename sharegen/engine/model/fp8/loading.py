@@ -26,11 +26,14 @@ from sharegen.engine.model.fp8.quantising import (
     ScaledRows,
     begin_quantising,
     check,
+    empty_fp4,
     install,
     naming,
     places,
     places_of_blocks,
+    places_of_fp4,
     refuse_infinite,
+    shape_of_rows,
     warn_of_small_share,
 )
 from sharegen.engine.model.fp8.stored_fp8 import StoredFP8
@@ -213,13 +216,22 @@ def blocks_on_meta(model: PreTrainedModel) -> None:
         install(model, place, ScaledRows(values, values[..., ::BLOCK, ::BLOCK].float()))
 
 
+def fp4_on_meta(model: PreTrainedModel, name: str) -> None:
+    """Give a model without weights the sizes that they have with experts in MXFP4.
+
+    name: of the model. Raises what `places_of_fp4` does.
+    """
+    for place in places_of_fp4(model, name):
+        shape = shape_of_rows(model.get_parameter(place.name), place)
+        install(model, place, empty_fp4(shape, torch.device("meta")))
+
+
 def install_on_meta(model: PreTrainedModel, found: list[Place]) -> None:
     """Put empty FP8 weights in the place of these weights of a model, or of a rank's shard of
     it.
     """
     for place in found:
-        weight = model.get_parameter(place.name)
-        shape = weight.transpose(-2, -1).shape if place.is_transposed else weight.shape
+        shape = shape_of_rows(model.get_parameter(place.name), place)
         values = torch.empty(shape, dtype=E4M3, device="meta")
         install(model, place, ScaledRows(values, values[..., :1].float()))
 

@@ -1,15 +1,16 @@
-"""Which weights of a model become FP8, and how they take the place of what they were.
+"""Which weights of a model become FP8 or MXFP4, and how they take the place of what they were.
 
-Large products of the decoder layers do. What stays as the checkpoint has it: embeddings and the
-output head, norms, routers and gates of experts (a choice among near equals turns on the last
-bits), low-rank side paths, and weights whose sizes the tensor cores do not take.
+Large products of the decoder layers become FP8, and experts alone MXFP4. What stays as the
+checkpoint has it: embeddings and the output head, norms, routers and gates of experts (a choice
+among near equals turns on the last bits), low-rank side paths, and weights whose sizes the tensor
+cores do not take.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,8 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.pytorch_utils import Conv1D
 
+from sharegen.engine.model.fp4.numbers import GROUP, rounded
+from sharegen.engine.model.fp4.products import FP4, check_fp4_products, kernels
 from sharegen.engine.model.fp8.blocks import BLOCK, FP8BlockLinear, are_of_blocks, quantise_blocks
 from sharegen.engine.model.fp8.experts import IMPLEMENTATION, is_known, projections
 from sharegen.engine.model.fp8.products import (
@@ -30,6 +33,7 @@ from sharegen.engine.model.fp8.products import (
     quantise_rows,
     quantise_rows_by_powers,
 )
+from sharegen.engine.model.fp8.stored_fp8 import BLOCKS
 from sharegen.engine.model.starting.moving import move_to, on_device
 from sharegen.errors import ModelError
 
@@ -46,7 +50,7 @@ _PIECE = 2**24  # numbers that are quantised at a time
 
 @dataclass(frozen=True)
 class Place:
-    """A weight that becomes FP8.
+    """A weight that becomes FP8 or MXFP4.
 
     module: its name; parameter: the weight's name there; is_transposed: it is [..., in, out].
     """
@@ -61,10 +65,15 @@ class Place:
         return f"{self.module}.{self.parameter}"
 
 
+def shape_of_rows(weight: torch.Tensor, place: Place) -> torch.Size:
+    """The sizes [..., N, K] of a weight of the model."""
+    return (weight.transpose(-2, -1) if place.is_transposed else weight).shape
+
+
 @dataclass(frozen=True)
 class ScaledRows:
     """A weight in FP8. values: [..., N, K] in e4m3; scales: [..., N, 1] in float32, or one for each
-    block of 128 x 128.
+    block of 128 x 128. Or one in MXFP4, as `multiply_fp4_groups` takes it.
 
     rounded: rows with numbers that e4m3 does not have, where they were counted.
     """
@@ -73,6 +82,9 @@ class ScaledRows:
     scales: torch.Tensor
     rounded: int = 0
 
+
+Make = Callable[[torch.Tensor, bool, torch.device], ScaledRows]
+"""Makes a weight in few bits of (the weight, whether it is transposed, the device for it)."""
 
 Shards = Callable[[str, torch.Tensor], Iterable[torch.Tensor]]
 """The shards that a weight of some name is cut into, one for each rank."""
@@ -111,6 +123,31 @@ def places_of_blocks(model: PreTrainedModel) -> list[Place]:
         if not place.is_transposed
         and not any(size % BLOCK for size in model.get_parameter(place.name).shape[-2:])
     ]
+
+
+def places_of_fp4(model: PreTrainedModel, name: str) -> list[Place]:
+    """The weights of experts, which are multiplied in MXFP4.
+
+    name: of the model. Raises ModelError where there are none, or one is of another size.
+    """
+    found = [
+        Place(path, projection, getattr(module, "is_transposed", False))
+        for path, module in _parts_of_layers(model)
+        if is_known(module)
+        for projection in projections(module)
+    ]
+    if not found:
+        raise ModelError(
+            f"model {name} has no experts that could be MXFP4: leave out --quantization {FP4}"
+        )
+    for place in found:
+        size = shape_of_rows(model.get_parameter(place.name), place)[-1]
+        if size % GROUP:
+            raise ModelError(
+                f"model {name}: {place.name} has rows of {size} numbers, and MXFP4 has a scale for "
+                f"each {GROUP} of them: leave out --quantization {FP4}"
+            )
+    return found
 
 
 def _parts_of_layers(model: PreTrainedModel) -> Iterator[tuple[str, nn.Module]]:
@@ -202,8 +239,44 @@ def quantise_in_blocks(
     return ScaledRows(values, scales)
 
 
+def quantise_in_fp4(weight: torch.Tensor, is_transposed: bool, device: torch.device) -> ScaledRows:
+    """The same in MXFP4, of a weight of experts."""
+    if is_transposed:
+        weight = weight.transpose(-2, -1)
+    made = (rounded(own.to(device), kernels().LARGEST_SCALE) for own in weight)
+    return pack_experts(made, weight.shape, device)
+
+
+def pack_experts(
+    experts: Iterable[tuple[torch.Tensor, torch.Tensor]],
+    shape: Sequence[int],
+    device: torch.device,
+) -> ScaledRows:
+    """Bring a weight in MXFP4 into the order of its kernel, one expert after the other.
+
+    experts: blocks [N, K / 2] and scales [N, K / 32] of each; shape: [E, N, K].
+    """
+    rows = empty_fp4(shape, device)
+    for words, scales, parts in zip(rows.values, rows.scales, experts, strict=True):
+        packed = kernels().pack(*parts)
+        words.copy_(packed[0])
+        scales.copy_(packed[1])
+    return rows
+
+
+def empty_fp4(shape: Sequence[int], device: torch.device) -> ScaledRows:
+    """Memory for a weight [E, N, K] in MXFP4, which holds nothing yet."""
+    experts, outputs, inputs = shape
+    sides = (outputs, inputs // 2), (outputs, inputs // GROUP)
+    one = kernels().pack(*(torch.empty(side, dtype=torch.uint8, device="meta") for side in sides))
+    words, scales = (
+        torch.empty(experts, *part.shape, dtype=part.dtype, device=device) for part in one
+    )
+    return ScaledRows(words, scales)
+
+
 def install(model: PreTrainedModel, place: Place, rows: ScaledRows) -> None:
-    """Put a weight in FP8 where the model has it."""
+    """Put a weight in FP8 or MXFP4 where the model has it."""
     module: Any = model.get_submodule(place.module)
     if is_known(module):
         scale = nn.Parameter(rows.scales, requires_grad=False)
@@ -223,6 +296,22 @@ def check(found: list[Place], model: PreTrainedModel, name: str, device: torch.d
             f"model {name} has no layers that could be FP8: leave out --quantization fp8"
         )
     check_device(device, experts=any(is_known(model.get_submodule(p.module)) for p in found))
+
+
+def made_by(
+    quantization: str, model: PreTrainedModel, name: str, device: torch.device
+) -> tuple[list[Place], Make]:
+    """The weights of a model that are to be in few bits, and what makes one of them.
+
+    name: of the model, for messages. Raises what `check` or `check_fp4_products` does.
+    """
+    if quantization == FP4:
+        check_fp4_products(device, model.dtype)
+        return places_of_fp4(model, name), quantise_in_fp4
+    blocks = quantization == BLOCKS
+    found = places_of_blocks(model) if blocks else places(model)
+    check(found, model, name, device)
+    return found, quantise_in_blocks if blocks else quantise
 
 
 @contextmanager

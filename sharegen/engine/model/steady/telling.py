@@ -7,13 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import nn
 
-from sharegen.engine.model.fp8.blocks import (
-    are_of_blocks,
-    multiply_block_groups,
-    multiply_blocks,
-)
-from sharegen.engine.model.fp8.experts import is_known, projections
-from sharegen.engine.model.fp8.products import E4M3, multiply, multiply_groups
+from sharegen.engine.model.fp8.blocks import are_of_blocks, multiply_blocks
+from sharegen.engine.model.fp8.experts import is_known, multiply_experts, projections
+from sharegen.engine.model.fp8.products import E4M3, multiply
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.steady.holding import not_held
 from sharegen.engine.model.steady.products import tried
@@ -108,8 +104,8 @@ def _groups(module: nn.Module, name: str) -> tuple[Groups, int, int]:
     weight = module.get_parameter(name)
     scales = getattr(module, f"{name}_scale", None)
     if scales is not None:
-        grouped = multiply_block_groups if are_of_blocks(weight, scales) else multiply_groups
-        return (lambda x, ends: grouped(x, weight, scales, ends)), len(weight), weight.shape[2]
+        size = weight.shape[2] * (4 if weight.dtype is torch.int16 else 1)  # four numbers a word
+        return (lambda x, ends: multiply_experts(x, weight, scales, ends)), len(weight), size
     by = weight if getattr(module, "is_transposed", False) else weight.transpose(1, 2)
     return (lambda x, ends: torch._grouped_mm(x, by, offs=ends)), len(by), by.shape[1]
 

@@ -29,7 +29,8 @@ class Dequantised:
 
     dtype: what each number is rounded to. small: whether the numbers are floats of few bits, with
     powers of two as scales, which larger floats may hold as they are. stored and scales: of a
-    weight in FP8 blocks, where its numbers come from, and a scale for each block.
+    weight in FP8 blocks, where its numbers come from, and a scale for each block; of one in MXFP4,
+    where its bytes and those of its scales do.
     """
 
     shape: torch.Size
@@ -37,7 +38,7 @@ class Dequantised:
     rows: Rows
     small: bool = False
     stored: Any = None
-    scales: Dequantised | None = None
+    scales: Any = None
 
     def fill(self, out: torch.Tensor, start: Sequence[int]) -> None:
         """Read what begins at `start` and is as large as `out`."""

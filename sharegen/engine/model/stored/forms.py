@@ -7,13 +7,15 @@ numbers of no meaning.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from sharegen.engine.model.fp4.products import FP4
 from sharegen.engine.model.fp8.blocks import BLOCK
 from sharegen.engine.model.fp8.products import E4M3
-from sharegen.engine.model.fp8.stored_fp8 import groups_of, mapping, several
+from sharegen.engine.model.fp8.stored_fp8 import BLOCKS, groups_of, mapping, several
 from sharegen.engine.model.stored.four_bits import AWQ, GPTQ, PackedRows
 from sharegen.engine.model.stored.scaled_floats import MXFP4, FP8Blocks, FP8Rows
 from sharegen.engine.model.stored.unread import Unread
@@ -21,6 +23,18 @@ from sharegen.errors import ModelError
 
 Integers = GPTQ | AWQ | PackedRows
 Form = Integers | FP8Blocks | FP8Rows | MXFP4
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A form that is multiplied as it is stored, where that is asked for, and its name."""
+
+    form: type[FP8Blocks | MXFP4]
+    name: str
+
+
+KEPT = {BLOCKS: Kept(FP8Blocks, "FP8 by blocks"), FP4: Kept(MXFP4, "MXFP4")}
+"""The form that each quantization of this kind asks for."""
 
 _BITS = (2, 4, 8)
 _BYTES = (torch.float8_e4m3fn, torch.float8_e5m2, torch.uint8, torch.int32)

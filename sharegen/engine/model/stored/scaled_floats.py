@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from sharegen.engine.model.fp4.numbers import GROUP, powers, widened
 from sharegen.engine.model.fp8.blocks import BLOCK
 from sharegen.engine.model.stored.dequantised import (
     Dequantised,
@@ -16,11 +17,6 @@ from sharegen.engine.model.stored.dequantised import (
 )
 from sharegen.engine.model.stored.unread import Unread
 from sharegen.errors import ModelError
-
-_E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-_MX_GROUP = 32
-_MX_BIAS = 127
-_MX_NAN = 255
 
 Tensors = dict[str, Unread]
 
@@ -110,22 +106,16 @@ class MXFP4:
         check_kind(model, f"{name}_blocks", blocks, torch.uint8)
         check_kind(model, f"{name}_scales", scales, torch.uint8)
         *leading, outputs, groups, _ = blocks.shape
-        check_shape(model, f"{name}_blocks", blocks, [*leading, outputs, groups, _MX_GROUP // 2])
+        check_shape(model, f"{name}_blocks", blocks, [*leading, outputs, groups, GROUP // 2])
         check_shape(model, f"{name}_scales", scales, [*leading, outputs, groups])
-        numbers = torch.tensor([*_E2M1, *(-number for number in _E2M1)], dtype=torch.float32)
-        powers = torch.tensor(
-            [*(2.0 ** (e - _MX_BIAS) for e in range(_MX_NAN)), torch.nan], dtype=torch.float32
-        )
-        pairs = torch.stack([numbers.repeat(16), numbers.repeat_interleave(16)], dim=-1)
-        of_byte = pairs.view(torch.int64).flatten()  # both numbers at once, some 8 times as fast
 
         def rows(place: tuple[int, ...], first: int, count: int) -> torch.Tensor:
             own = slice(first, first + count)
-            factor = powers[part_of(scales, *place, own, slice(None)).int()]
-            factor = usable(model, f"{name}_scales", factor)
-            bytes_ = part_of(blocks, *place, own, slice(None), slice(None)).flatten().int()
-            wide = of_byte.index_select(0, bytes_).view(torch.float32)
-            return wide.view(*factor.shape, _MX_GROUP).mul_(factor[..., None]).flatten(1)
+            exponents = part_of(scales, *place, own, slice(None))
+            usable(model, f"{name}_scales", powers(exponents))
+            return widened(part_of(blocks, *place, own, slice(None), slice(None)), exponents)
 
-        shape = torch.Size([*leading, outputs, groups * _MX_GROUP])
-        return Dequantised(shape, dtype, rows, small=True)
+        shape = torch.Size([*leading, outputs, groups * GROUP])
+        return Dequantised(
+            shape, dtype, rows, small=True, stored=blocks.source, scales=scales.source
+        )

@@ -271,6 +271,22 @@ def leaves(tensor: Unread) -> list[Any]:
     return found
 
 
+def whole_leaf(tensor: Unread) -> Any:
+    """The source that a tensor is all of, in its order; None where it is put together or moved."""
+    source: Any = tensor.source
+    turned: list[list[int]] = []
+    while isinstance(source, (_Converted, _Transposed)):
+        if isinstance(source, _Transposed):
+            dims = sorted(source.dims)
+            if turned and turned[-1] == dims:
+                turned.pop()
+            else:
+                turned.append(dims)
+        source = source.whole
+    is_whole = not turned and not isinstance(source, (_Stacked, _Joined, _Sliced))
+    return source if is_whole else None
+
+
 def with_leaves(source: Any, change: Callable[[Any], Any]) -> Any:
     """The same put together of other sources in the places of its own; no conversion is kept."""
     if isinstance(source, (_Stacked, _Joined)):

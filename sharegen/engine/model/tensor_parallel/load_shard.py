@@ -18,10 +18,11 @@ from sharegen.engine.model.checkpoint.weights import (
 )
 from sharegen.engine.model.fp8.loading import install_on_meta
 from sharegen.engine.model.fp8.quantising import check, places
-from sharegen.engine.model.fp8.stored_fp8 import BLOCKS, StoredFP8
+from sharegen.engine.model.fp8.stored_fp8 import StoredFP8
 from sharegen.engine.model.probe import IMPLEMENTATION as PROBE
 from sharegen.engine.model.probe import probe
 from sharegen.engine.model.rope import hold_frequencies
+from sharegen.engine.model.stored.forms import KEPT
 from sharegen.engine.model.tensor_parallel.collectives import install_collectives
 from sharegen.engine.model.tensor_parallel.fp8_shards import places_of_shards, quantise_shard
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
@@ -55,7 +56,7 @@ def load_shard(
             "--tensor-parallel-size at 1"
         )
     refuse_other_forms(source.name, stored, quantization)
-    _refuse_blocks(source.name, quantization)
+    _refuse_as_stored(source.name, quantization)
     config = without_quantization(config)
     whole = build_on_meta(source, deepcopy(config), dtype)  # which it changes
     plan = plan_shards(whole, source.name, ranks.size)
@@ -78,11 +79,11 @@ def load_shard(
     return shard, plan
 
 
-def _refuse_blocks(name: str, quantization: str | None) -> None:
-    if quantization == BLOCKS:
+def _refuse_as_stored(name: str, quantization: str | None) -> None:
+    if quantization in KEPT:
         raise ModelError(
-            f"model {name}: FP8 by blocks is not multiplied as it is stored on several GPUs: leave "
-            f"out --quantization {BLOCKS}, or leave --tensor-parallel-size at 1"
+            f"model {name}: {KEPT[quantization].name} is not multiplied as it is stored on several "
+            f"GPUs: leave out --quantization {quantization}, or leave --tensor-parallel-size at 1"
         )
 
 
@@ -93,7 +94,7 @@ def random_shard(
 
     What is not cut is alike on all ranks. Raises ModelError for a model that cannot be cut.
     """
-    _refuse_blocks(name, quantization)
+    _refuse_as_stored(name, quantization)
     with quiet(), torch.device("meta"):
         shard = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager")
     plan = plan_shards(shard.eval(), name, ranks.size)

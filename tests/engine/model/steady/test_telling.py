@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
+from sharegen.engine.model.fp4.numbers import rounded
 from sharegen.engine.model.fp8.products import FP8Linear, quantise_rows
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel
@@ -19,6 +20,7 @@ from sharegen.engine.model.steady.telling import (
     not_steady,
     rows_that_differ,
 )
+from sharegen.kernels.fp4_groups import LARGEST_SCALE, pack, widen
 
 ROWS = (32, 64, 128)
 SMALL = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,
@@ -92,3 +94,17 @@ def test_groups(model: LoadedModel, few: int, steady: bool) -> None:
         return x * by * (1 + (counts < few).float().repeat_interleave(counts))[:, None]
 
     assert groups_are_steady(groups, 12, 32, model) == steady
+
+
+def test_groups_of_experts_in_mxfp4_are_tried() -> None:
+    module = nn.Module()
+    words, scales = pack(*rounded(torch.randn(3, 48, 160), LARGEST_SCALE))
+    module.weight = nn.Parameter(words, requires_grad=False)
+    module.weight_scale = nn.Parameter(scales, requires_grad=False)
+    groups, experts, size = telling._groups(module, "weight")
+    assert (experts, size) == (3, 256)  # as many as the kernel's stages have
+    x = torch.randn(9, size)
+    found = groups(x, torch.tensor([2, 2, 9], dtype=torch.int32))
+    weight = widen(words, scales, size, torch.float32)
+    torch.testing.assert_close(found[:2], x[:2] @ weight[0].t())
+    torch.testing.assert_close(found[2:], x[2:] @ weight[2].t())

@@ -29,15 +29,15 @@ SETTINGS = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
 EXPERTS = ("experts.gate_up_proj", "experts.down_proj")
 
 
-def save(folder: Path, spread: int = 3, layers: int = 2) -> PreTrainedModel:
+def save(folder: Path, spread: int = 3, layers: int = 2, size: int = 64) -> PreTrainedModel:
     """A tiny gpt-oss whose experts are in MXFP4, and what it is worth.
 
-    spread: how far apart the exponents of a row's groups are.
+    spread: how far apart the exponents of a row's groups are; size: of hidden states and experts.
     """
     config = tiny_config("gpt_oss")
     config.num_hidden_layers = layers
     config.layer_types = (config.layer_types * layers)[:layers]
-    config.hidden_size = config.intermediate_size = 64
+    config.hidden_size = config.intermediate_size = size
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(config).float().save_pretrained(folder)
     worth: Tensors = {}

@@ -1,0 +1,42 @@
+"""Experts in MXFP4 on a GPU: the trial at load, and sizes of gpt-oss-120b."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+
+from sharegen.engine.model.fp4.numbers import rounded, widened
+from sharegen.engine.model.fp4.products import check_fp4_products, kernels, multiply_fp4_groups
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.slow,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+]
+
+
+def test_there_are_such_products() -> None:
+    check_fp4_products(torch.device("cuda"), torch.bfloat16)
+
+
+@pytest.mark.parametrize("tokens", [1, 32, 256, 1024])
+@pytest.mark.parametrize("size", [(5760, 2880), (2880, 2880)])
+def test_experts_of_gpt_oss(size: tuple[int, int], tokens: int) -> None:
+    experts, each = 32, 4
+    weight = torch.randn(experts, *size, device="cuda") * 0.02
+    blocks, scales = rounded(weight, kernels().LARGEST_SCALE)
+    words, fours = kernels().pack(blocks, scales)
+    chosen = torch.rand(tokens, experts, device="cuda").topk(each).indices
+    chosen[:, 0] = 5  # one that has them all
+    expert, order = chosen.flatten().sort(stable=True)
+    ends = expert.bincount(minlength=experts).cumsum(0).int()
+    x = torch.randn(tokens, size[1], device="cuda", dtype=torch.bfloat16)
+    found = multiply_fp4_groups(x, words, fours, ends, order // each)
+    in_order = multiply_fp4_groups(x[order // each], words, fours, ends)
+    assert torch.equal(found, in_order)
+    start = 0
+    for own, factors, end in zip(blocks, scales, ends.tolist(), strict=True):
+        meant = functional.linear(x[order[start:end] // each].float(), widened(own, factors))
+        assert (found[start:end].float() - meant).norm() <= 0.005 * meant.norm()
+        start = end
