@@ -4,7 +4,7 @@ A weight has four bits for a number (e2m1) and a power of two for 32 of a row, a
 microscaling formats have it. They stay so in memory; a program widens what it multiplies. In
 bfloat16 that rounds nothing: the product is that of the dequantised weight. Where the matrix unit
 wants a weight in registers it gets it there, with no way through shared memory, which the order of
-the numbers in `pack` is for.
+its numbers (`fp4_words.py`) is for.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -16,9 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
-GROUP = 32  # numbers of a scale
-STAGE = 128  # numbers of a row that are widened at a time: four scales, 32 words of four numbers
-LARGEST_SCALE = 128  # of E8M0: 2, since bfloat16 ends before the factor of a larger one
+from sharegen.kernels.fp4_words import GROUP, STAGE
 
 _WORDS = STAGE // 4
 
@@ -151,41 +149,6 @@ def tile_for(rows: int, groups: int) -> Tile:
     return Tile(128, 128, 8, 3)
 
 
-def pack(blocks: torch.Tensor, scales: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Bring a weight as checkpoints have it into the order of the kernel.
-
-    Args:
-        blocks: [..., K / 2] uint8, of two numbers each, the first in the lower four bits.
-        scales: [..., N, K / 32] uint8, E8M0 of at most LARGEST_SCALE, beside [..., N, K / 2].
-
-    Returns:
-        words [..., N, S * 32] int16, of S stages of 128 numbers each, the last filled up with
-        zeros: bits 4 j of the word c of a stage are its number 32 j + c. Scales [..., S, N] int32,
-        bits 8 j those of numbers 32 j to 32 j + 31 of the stage.
-    """
-    missing = -scales.shape[-1] % 4
-    numbers = torch.stack((blocks & 15, blocks >> 4), dim=-1).flatten(-2)
-    numbers = torch.nn.functional.pad(numbers, (0, missing * GROUP)).unflatten(-1, (-1, 4, GROUP))
-    low, high = (numbers[..., j, :] | numbers[..., j + 1, :] << 4 for j in (0, 2))
-    words = torch.stack((low, high), dim=-1).view(torch.int16).flatten(-3)
-    fours = torch.nn.functional.pad(scales, (0, missing)).unflatten(-1, (-1, 4)).movedim(-2, -3)
-    return words, fours.contiguous().view(torch.int32).squeeze(-1)
-
-
-def widen(words: torch.Tensor, scales: torch.Tensor, size: int, dtype: torch.dtype) -> torch.Tensor:
-    """The weight [..., N, size] that `pack` was given, as numbers."""
-    shifts = torch.arange(0, 16, 4, device=words.device)
-    bits = words.unflatten(-1, (-1, 1, GROUP)).int() >> shifts[:, None] & 15
-    exponent = (bits >> 1 & 3).float()
-    value = torch.where(
-        exponent == 0, (bits & 1) * 0.5, (1 + (bits & 1) * 0.5) * 2 ** (exponent - 1)
-    )
-    value = torch.where(bits > 7, -value, value)
-    eights = scales.movedim(-1, -2).unsqueeze(-1) >> torch.arange(0, 32, 8, device=words.device)
-    value = torch.ldexp(value, (eights & 255).unsqueeze(-1) - 127)
-    return value.flatten(-3)[..., :size].to(dtype)
-
-
 def fp4_groups(
     x: torch.Tensor,
     which: torch.Tensor | None,
@@ -199,7 +162,7 @@ def fp4_groups(
     Args:
         x: [R, K] in bfloat16 or float32, K a multiple of 32.
         which: [T] the row of x that each row is; None where they are x's in their order.
-        words, scales: [G, N, S * 32] and [G, S, N], as `pack` makes them.
+        words, scales: [G, N, S * 32] and [G, S, N], as `fp4_words.pack` makes them.
         ends: [G] the row after each group's last, int32. Rows behind the last group's are not
             written.
         tile: by default the one for so many rows.

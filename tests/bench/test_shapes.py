@@ -16,7 +16,7 @@ from sharegen.engine.model.fp8.stored_fp8 import BLOCKS
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.errors import ModelError, UsageError
-from sharegen.kernels.fp4_groups import widen
+from sharegen.kernels.fp4_words import widen
 from tests.engine.rank_processes import on_ranks
 from tests.engine.tiny_models import make_tiny, tiny_config
 

@@ -43,6 +43,7 @@ from sharegen.kernels.attention_plan import AttentionPlan
 from sharegen.kernels.cost import Decided
 from sharegen.kernels.decode import decode_attention
 from sharegen.kernels.decode_latents import decode_latents
+from sharegen.kernels.fp4_words import pack
 from sharegen.kernels.fp8_rows import FP8Rows, gated_rows, rows_of
 from sharegen.kernels.latents import Latents
 from sharegen.kernels.layout import SharedLayout
@@ -179,7 +180,7 @@ def groups() -> None:
 
 def fp4() -> None:
     """Multiplies rows of experts in MXFP4, few and many of each."""
-    words, scales = fp4_groups.pack(*(torch.zeros(4, 384, n, dtype=torch.uint8) for n in (96, 6)))
+    words, scales = pack(*(torch.zeros(4, 384, n, dtype=torch.uint8) for n in (96, 6)))
     for rows in (8, 128, 256, 1024):
         x, ends = torch.zeros(rows, 192, dtype=torch.bfloat16), torch.zeros(4, dtype=torch.int32)
         for which in (None, torch.zeros(rows, dtype=torch.int64)):

@@ -5,16 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sharegen.kernels.fp4_groups import (
-    GROUP,
-    LARGEST_SCALE,
-    STAGE,
-    Tile,
-    fp4_groups,
-    pack,
-    tile_for,
-    widen,
-)
+from sharegen.kernels.fp4_groups import Tile, fp4_groups, tile_for
+from sharegen.kernels.fp4_words import GROUP, LARGEST_SCALE, STAGE, pack, widen
 from tests.kernels.trees import DEVICE
 
 NUMBERS = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]  # of e2m1, by their bits; then the negative ones

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import torch
 
-GROUP = 32
-"""How many numbers of a row have a scale."""
+from sharegen.kernels.fp4_words import GROUP
 
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _BETWEEN = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)  # where rounding changes from one to the next

@@ -8,13 +8,13 @@ order. Elsewhere the weight of one expert at a time is widened to the activation
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import Any
 
 import torch
 from torch.nn import functional
 
-from sharegen.engine.model.fp4.numbers import GROUP, widened
+from sharegen.engine.model.fp4.numbers import widened
 from sharegen.errors import UsageError
+from sharegen.kernels.fp4_words import GROUP, LARGEST_SCALE, pack, widen
 
 FP4 = "mxfp4"
 """The quantization with which experts in MXFP4 are multiplied as they are stored."""
@@ -26,25 +26,17 @@ _LEAST_SCALE = 116  # of the trial, in E8M0
 _TOLERANCE = 0.01  # of the norm: bfloat16 rounds the result to 0.002
 
 
-def kernels() -> Any:
-    """The module that has the kernel and the order of its weights. Raises UsageError."""
-    if find_spec("triton") is None:
-        raise _refusal("it needs Triton")
-    from sharegen.kernels import fp4_groups
-
-    return fp4_groups
-
-
 def check_fp4_products(device: torch.device, dtype: torch.dtype) -> None:
     """Raise UsageError, in one line, for a machine that has no such products, or wrong ones.
 
     dtype: of activations.
     """
-    kernels()
     if device.type != "cuda":
         return
     reason = None
-    if dtype != torch.bfloat16:
+    if find_spec("triton") is None:
+        reason = "it needs Triton"
+    elif dtype != torch.bfloat16:
         reason = f"a GPU does it in bfloat16, and the dtype is {str(dtype).removeprefix('torch.')}"
     elif torch.cuda.get_device_capability(device) < _LEAST_CAPABILITY:
         major, minor = torch.cuda.get_device_capability(device)
@@ -73,12 +65,12 @@ def _trial(device: torch.device) -> str | None:
         shape = (count, columns, size // 2)
         blocks = torch.randint(256, shape, dtype=torch.uint8, device=device)
         shape = (count, columns, size // GROUP)
-        above = kernels().LARGEST_SCALE + 1
+        above = LARGEST_SCALE + 1
         scales = torch.randint(_LEAST_SCALE, above, shape, dtype=torch.uint8, device=device)
         ends = torch.tensor(_TRIAL_ROWS, device=device).cumsum(0).int()
         x = torch.randn(sum(_TRIAL_ROWS), size, device=device, dtype=torch.bfloat16)
         which = torch.randperm(len(x), device=device)
-        words, fours = kernels().pack(blocks, scales)
+        words, fours = pack(blocks, scales)
         found = multiply_fp4_groups(x, words, fours, ends, which).float().split(_TRIAL_ROWS)
         rows = x[which].float().split(_TRIAL_ROWS)
         for own, part, weight in zip(found, rows, widened(blocks, scales), strict=True):
@@ -116,7 +108,7 @@ def multiply_fp4_groups(
     start = 0
     for group, end in enumerate(ends.tolist()):
         if start < end:
-            weight = kernels().widen(words[group], scales[group], x.shape[1], x.dtype)
+            weight = widen(words[group], scales[group], x.shape[1], x.dtype)
             products[start:end] = functional.linear(rows[start:end], weight)
         start = end
     return products
@@ -131,8 +123,9 @@ def _fp4_groups(
     ends: torch.Tensor,
 ) -> torch.Tensor:
     """The kernel's product."""
-    out: torch.Tensor = kernels().fp4_groups(x.contiguous(), which, words, scales, ends)
-    return out
+    from sharegen.kernels.fp4_groups import fp4_groups  # which needs Triton
+
+    return fp4_groups(x.contiguous(), which, words, scales, ends)
 
 
 @_fp4_groups.register_fake

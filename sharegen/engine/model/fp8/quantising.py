@@ -21,8 +21,8 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.pytorch_utils import Conv1D
 
-from sharegen.engine.model.fp4.numbers import GROUP, rounded
-from sharegen.engine.model.fp4.products import FP4, check_fp4_products, kernels
+from sharegen.engine.model.fp4.numbers import rounded
+from sharegen.engine.model.fp4.products import FP4, check_fp4_products
 from sharegen.engine.model.fp8.blocks import BLOCK, FP8BlockLinear, are_of_blocks, quantise_blocks
 from sharegen.engine.model.fp8.experts import IMPLEMENTATION, is_known, projections
 from sharegen.engine.model.fp8.products import (
@@ -36,6 +36,7 @@ from sharegen.engine.model.fp8.products import (
 from sharegen.engine.model.fp8.stored_fp8 import BLOCKS
 from sharegen.engine.model.starting.moving import move_to, on_device
 from sharegen.errors import ModelError
+from sharegen.kernels.fp4_words import GROUP, LARGEST_SCALE, pack
 
 STAY = frozenset({
     "gate", "router", "shared_expert_gate", "altup", "laurel", "per_layer_input_gate",
@@ -243,7 +244,7 @@ def quantise_in_fp4(weight: torch.Tensor, is_transposed: bool, device: torch.dev
     """The same in MXFP4, of a weight of experts."""
     if is_transposed:
         weight = weight.transpose(-2, -1)
-    made = (rounded(own.to(device), kernels().LARGEST_SCALE) for own in weight)
+    made = (rounded(own.to(device), LARGEST_SCALE) for own in weight)
     return pack_experts(made, weight.shape, device)
 
 
@@ -258,7 +259,7 @@ def pack_experts(
     """
     rows = empty_fp4(shape, device)
     for words, scales, parts in zip(rows.values, rows.scales, experts, strict=True):
-        packed = kernels().pack(*parts)
+        packed = pack(*parts)
         words.copy_(packed[0])
         scales.copy_(packed[1])
     return rows
@@ -268,7 +269,7 @@ def empty_fp4(shape: Sequence[int], device: torch.device) -> ScaledRows:
     """Memory for a weight [E, N, K] in MXFP4, which holds nothing yet."""
     experts, outputs, inputs = shape
     sides = (outputs, inputs // 2), (outputs, inputs // GROUP)
-    one = kernels().pack(*(torch.empty(side, dtype=torch.uint8, device="meta") for side in sides))
+    one = pack(*(torch.empty(side, dtype=torch.uint8, device="meta") for side in sides))
     words, scales = (
         torch.empty(experts, *part.shape, dtype=part.dtype, device=device) for part in one
     )

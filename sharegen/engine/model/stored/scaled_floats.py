@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sharegen.engine.model.fp4.numbers import GROUP, powers, widened
+from sharegen.engine.model.fp4.numbers import powers, widened
 from sharegen.engine.model.fp8.blocks import BLOCK
 from sharegen.engine.model.stored.dequantised import (
     Dequantised,
@@ -17,6 +17,7 @@ from sharegen.engine.model.stored.dequantised import (
 )
 from sharegen.engine.model.stored.unread import Unread
 from sharegen.errors import ModelError
+from sharegen.kernels.fp4_words import GROUP
 
 Tensors = dict[str, Unread]
 

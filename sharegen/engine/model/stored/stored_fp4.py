@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from sharegen.engine.model.fp4.numbers import powers
-from sharegen.engine.model.fp4.products import FP4, kernels
+from sharegen.engine.model.fp4.products import FP4
 from sharegen.engine.model.fp8.quantising import (
     Place,
     ScaledRows,
@@ -22,6 +22,7 @@ from sharegen.engine.model.fp8.quantising import (
 from sharegen.engine.model.stored.dequantised import Dequantised, usable
 from sharegen.engine.model.stored.unread import Unread, whole_leaf
 from sharegen.errors import ModelError
+from sharegen.kernels.fp4_words import LARGEST_SCALE
 
 
 def install_stored_fp4(model: PreTrainedModel, name: str, device: torch.device) -> int:
@@ -48,7 +49,7 @@ def _read(model: PreTrainedModel, name: str, place: Place, device: torch.device)
     scales = Unread(leaf.scales).read(device)
     of_what = f"{place.name}_scales"
     usable(name, of_what, powers(scales))
-    most, largest = int(scales.max()), int(kernels().LARGEST_SCALE)
+    most, largest = int(scales.max()), LARGEST_SCALE
     if most > largest:
         raise ModelError(
             f"model {name}: {of_what} holds a scale of 2^{most - 127}, and 2^{largest - 127} is "

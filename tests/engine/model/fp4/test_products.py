@@ -12,7 +12,7 @@ from sharegen.engine.model.fp4 import products
 from sharegen.engine.model.fp4.numbers import widened
 from sharegen.engine.model.fp4.products import check_fp4_products, multiply_fp4_groups
 from sharegen.errors import UsageError
-from sharegen.kernels.fp4_groups import pack
+from sharegen.kernels.fp4_words import pack
 
 GPU = torch.device("cuda", 0)
 ENDS = torch.tensor([3, 3, 7, 8], dtype=torch.int32)
@@ -76,6 +76,8 @@ def test_a_gpu_that_cannot_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "here: Some card has compute capability 8.9, and 9.0 is the least" in refusal()
     Card((9, 0)).put(monkeypatch)
     assert "a GPU does it in bfloat16, and the dtype is float16" in refusal(torch.float16)
+    monkeypatch.setattr(products, "find_spec", lambda name: None)
+    assert "here: it needs Triton" in refusal()
     check_fp4_products(torch.device("cpu"), torch.float16)
 
 

@@ -7,7 +7,8 @@ import torch
 from torch.nn import functional
 
 from sharegen.engine.model.fp4.numbers import rounded, widened
-from sharegen.engine.model.fp4.products import check_fp4_products, kernels, multiply_fp4_groups
+from sharegen.engine.model.fp4.products import check_fp4_products, multiply_fp4_groups
+from sharegen.kernels.fp4_words import LARGEST_SCALE, pack
 
 pytestmark = [
     pytest.mark.gpu,
@@ -25,8 +26,8 @@ def test_there_are_such_products() -> None:
 def test_experts_of_gpt_oss(size: tuple[int, int], tokens: int) -> None:
     experts, each = 32, 4
     weight = torch.randn(experts, *size, device="cuda") * 0.02
-    blocks, scales = rounded(weight, kernels().LARGEST_SCALE)
-    words, fours = kernels().pack(blocks, scales)
+    blocks, scales = rounded(weight, LARGEST_SCALE)
+    words, fours = pack(blocks, scales)
     chosen = torch.rand(tokens, experts, device="cuda").topk(each).indices
     chosen[:, 0] = 5  # one that has them all
     expert, order = chosen.flatten().sort(stable=True)

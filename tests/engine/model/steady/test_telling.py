@@ -20,7 +20,7 @@ from sharegen.engine.model.steady.telling import (
     not_steady,
     rows_that_differ,
 )
-from sharegen.kernels.fp4_groups import LARGEST_SCALE, pack, widen
+from sharegen.kernels.fp4_words import LARGEST_SCALE, pack, widen
 
 ROWS = (32, 64, 128)
 SMALL = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,

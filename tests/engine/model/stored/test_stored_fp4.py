@@ -12,7 +12,6 @@ import torch
 
 from sharegen.engine.model.checkpoint.source import load_config, locate
 from sharegen.engine.model.checkpoint.weights import load_weights
-from sharegen.engine.model.fp4 import products
 from sharegen.engine.model.fp4.products import FP4
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel
@@ -22,7 +21,7 @@ from sharegen.engine.model.summary import Optimised, summary
 from sharegen.engine.model.tensor_parallel.load_shard import random_shard
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.errors import ModelError, UsageError
-from sharegen.kernels.fp4_groups import widen
+from sharegen.kernels.fp4_words import widen
 from tests.engine.jobs import GREEDY, forest, make_engine, requests_of, run
 from tests.engine.model.stored.packers import Tensors, rewrite, store
 from tests.engine.model.stored.test_forms import FORMS
@@ -187,16 +186,3 @@ def test_weights_do_not_change_in_place(tmp_path: Path) -> None:
     loaded, _ = read(tmp_path, quantization=FP4)
     with pytest.raises(ModelError, match="is quantised: its weights do not change in place"):
         NewWeights(loaded, tmp_path)
-
-
-def test_a_machine_without_triton_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save(tmp_path)
-    monkeypatch.setattr(products, "find_spec", lambda name: None)
-    said = message(tmp_path)
-    assert said == (
-        "MXFP4 is not multiplied as it is stored here: it needs Triton: leave out --quantization "
-        "mxfp4, and weights are dequantised"
-    )
-    assert message(tmp_path, weights=False) == said
