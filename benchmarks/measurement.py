@@ -289,7 +289,7 @@ class Measurement(_Part):
     card: Card
     shape: str | None = None
     workload: Workload | None = None
-    precision: Literal["bf16", "float16", "FP8", "float32"] | None = None
+    precision: Literal["bf16", "float16", "FP8", "MXFP4", "float32"] | None = None
     engines: Engines = Engines()
     numbers: Numbers
     peers: tuple[Peer, ...] = ()

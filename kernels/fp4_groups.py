@@ -38,6 +38,11 @@ lop3.b32 a, a, 0x01C001C0, s, 0xEA; mul.rn.bf16x2 $3, a, $8;
 }
 """)
 
+# It does nothing to a sum but want it, so each turn of the loop ends when its products have ended.
+# Without it Triton lets the last one run on into the next turn, which writes the registers that the
+# product may still read (seen with Triton 3.6 and 3.7.1 and their ptxas).
+_AS_IT_IS = tl.constexpr("// $0 is $1")
+
 
 @dataclass(frozen=True)
 class Tile:
@@ -132,6 +137,10 @@ def _groups_kernel(
         acc = tl.dot(w1, x1.T, acc, input_precision="ieee")
         acc = tl.dot(w2, x2.T, acc, input_precision="ieee")
         acc = tl.dot(w3, x3.T, acc, input_precision="ieee")
+        if x_ptr.dtype.element_ty == tl.bfloat16:
+            acc = tl.inline_asm_elementwise(
+                _AS_IT_IS, "=f,0", [acc], dtype=tl.float32, is_pure=True, pack=1
+            )
     out_ptrs = out_ptr + m.to(tl.int64)[:, None] * columns + n[None, :]
     out = acc.T.to(out_ptr.dtype.element_ty)
     tl.store(out_ptrs, out, mask=real & whole[None, :])

@@ -9,7 +9,7 @@ from typing import Literal
 
 from benchmarks.measurement import Peer
 
-Precision = Literal["bf16", "FP8", "float32"]
+Precision = Literal["bf16", "FP8", "MXFP4", "float32"]
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,9 @@ _OWN = ("llama3.2-1b", "qwen3-8b", "qwen3-30b-a3b", "gpt-oss-20b", "gpt-oss-120b
         "rehearsal")  # fmt: skip
 FP8 = ("--quantization", "fp8", "--kv-cache-dtype", "fp8")
 """The flags of a row whose weights and KV cache are FP8."""
+MXFP4 = ("--quantization", "mxfp4", "--kv-cache-dtype", "fp8")
+"""The flags of a row whose experts stay as the checkpoint has them, beside a KV cache in FP8."""
+_FLAGS: dict[Precision, tuple[str, ...]] = {"FP8": FP8, "MXFP4": MXFP4}
 _QUICK = ("--no-ceiling", "--no-parts")
 
 
@@ -77,8 +80,7 @@ def _jobs(
     engine = ("bench", "decode", "--shape", named, *more)
     if "--workers" not in more:
         engine += _QUICK if "--tensor-parallel-size" not in more else _QUICK[1:]
-    if precision == "FP8":
-        engine += FP8
+    engine += _FLAGS.get(precision, ())
     for workload, took in seconds.items():
         name = "-".join(filter(None, (shape, workload, precision.lower(), ending)))
         found = (peers or {}).get(workload)
@@ -130,7 +132,9 @@ ROWS: tuple[CardRow, ...] = (
            precision="FP8"),
     *_jobs("qwen3-30b-a3b", 55, 78, {"gsm8k": 25}),
     *_jobs("gpt-oss-20b", 45, 78, {"plain": 38, "gsm8k": 25}, peers={"plain": _TENSORRT}),
-    *_jobs("gpt-oss-120b", 90, 139, {"plain": 75, "gsm8k": 40}, precision="FP8",
+    *_jobs("gpt-oss-120b", 80, 110, {"plain": 65, "gsm8k": 23}, precision="MXFP4",
+           peers={"plain": _TENSORRT_120B}),
+    *_jobs("gpt-oss-120b", 90, 139, {"plain": 140, "gsm8k": 25}, precision="FP8",
            peers={"plain": _TENSORRT_120B}),
     *_jobs("qwen3-8b", 35, 40, {"gsm8k": 26}),
     *_jobs("qwen3.5-9b", 50, 60, {"gsm8k": 20}),
@@ -175,7 +179,7 @@ def rehearsed(row: CardRow) -> CardRow | None:
         return replace(small, engine=tuple(fewer.get(word, word) for word in row.engine))
     if row.gpus > 1 and _RANKS[0] in row.engine:
         return None
-    words = list(_without(row.engine, FP8))
+    words = list(_without(row.engine, _FLAGS.get(row.precision or "bf16", ())))
     own = f"/{row.shape}" if row.kind == "ceiling" else ""  # small, of the same architecture
     words[words.index("--shape") + 1] = f"{SHAPES}/rehearsal{own}"
     if "--max-sequences" in words:

@@ -53,6 +53,7 @@ from sharegen.kernels.prefill import PrefillPlan, prefill_attention
 from sharegen.kernels.rotate import rotate, rotate_and_store
 from sharegen.kernels.store import store, store_fp8
 from sharegen.kernels.tiles import AttentionShape
+from tests.kernels.in_flight import written_in_flight
 
 TARGET = GPUTarget("cuda", 90, 32)
 CPU = torch.device("cpu")
@@ -69,23 +70,33 @@ HOW: dict[str, dict[str, Any]] = {
 def launch(kernel: JITFunction, *args: Any, grid: object, warmup: bool, **how: Any) -> None:
     """Instead of a launch."""
     given = dict(zip(kernel.arg_names, args, strict=False)) | how
-    constants, signature = {}, {}
+    constants, signature, attributes = {}, {}, {}
     for index, parameter in enumerate(kernel.params):
         value = given.pop(parameter.name)
         is_constant = parameter.is_constexpr or value is None
         signature[parameter.name] = "constexpr" if is_constant else mangle_type(value)
         if is_constant:
             constants[index,] = value
+        elif _is_aligned(value):  # which lets loads be wide, and run ahead of products
+            attributes[index,] = [["tt.divisibility", 16]]
     options = {name: value for name, value in given.items() if value is not None}
     of = GluonASTSource if isinstance(kernel, GluonJITFunction) else ASTSource
-    source = of(kernel, signature, constexprs=constants)
+    source = of(kernel, signature, constexprs=constants, attrs=attributes)
     compiled = triton.compile(source, target=TARGET, options=options)
+    assert not (found := written_in_flight(compiled.asm["cubin"])), (kernel.__name__, found[:3])
     if of is GluonASTSource:  # the compiler waits for each product where registers do not suffice
         intended, assembly = compiled.asm["ptx"], compiled.asm["sass"]  # of a long one not all
         asked, products = (intended.count(f"wgmma.{name}") for name in ("wait_group", "mma_async"))
         waits, done = (assembly.count(name) for name in ("WARPGROUP.DEPBAR", "HGMMA"))
         assert waits * products <= asked * done, kernel.__name__
     print(kernel.__name__, compiled.metadata.shared)
+
+
+def _is_aligned(value: object) -> bool:
+    """Whether Triton compiles for a pointer or a number that 16 divides, as it does at a launch."""
+    if isinstance(value, torch.Tensor):
+        return value.data_ptr() % 16 == 0
+    return isinstance(value, int) and not isinstance(value, bool) and value % 16 == 0
 
 
 def decode(case: Case, rows: bool = False, dtype: torch.dtype = torch.bfloat16, **how: Any) -> None:
@@ -180,9 +191,9 @@ def groups() -> None:
 
 def fp4() -> None:
     """Multiplies rows of experts in MXFP4, few and many of each."""
-    words, scales = pack(*(torch.zeros(4, 384, n, dtype=torch.uint8) for n in (96, 6)))
-    for rows in (8, 128, 256, 1024):
-        x, ends = torch.zeros(rows, 192, dtype=torch.bfloat16), torch.zeros(4, dtype=torch.int32)
+    words, scales = pack(*(torch.zeros(16, 384, n, dtype=torch.uint8) for n in (96, 6)))
+    for rows in (32, 512, 1024, 4096):
+        x, ends = torch.zeros(rows, 192, dtype=torch.bfloat16), torch.zeros(16, dtype=torch.int32)
         for which in (None, torch.zeros(rows, dtype=torch.int64)):
             fp4_groups.fp4_groups(x, which, words, scales, ends)
 

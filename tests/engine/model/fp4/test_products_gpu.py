@@ -41,3 +41,20 @@ def test_experts_of_gpt_oss(size: tuple[int, int], tokens: int) -> None:
         meant = functional.linear(x[order[start:end] // each].float(), widened(own, factors))
         assert (found[start:end].float() - meant).norm() <= 0.005 * meant.norm()
         start = end
+
+
+@pytest.mark.parametrize("tokens", [64, 256, 1024, 8192])
+def test_products_are_the_same_each_time(tokens: int) -> None:
+    """Beside copies that take the memory's time, so that loads end late."""
+    experts, size = 128, (5760, 2880)
+    words = torch.randint(-(2**15), 2**15, (experts, size[0], 736), device="cuda").short()
+    scales = torch.full((experts, 23, size[0]), 0x7A7A7A7A, dtype=torch.int32, device="cuda")
+    expert, order = torch.randint(experts, (tokens * 4,), device="cuda").sort(stable=True)
+    ends = expert.bincount(minlength=experts).cumsum(0).int()
+    x = torch.randn(tokens, size[1], device="cuda", dtype=torch.bfloat16)
+    first = multiply_fp4_groups(x, words, scales, ends, order // 4)
+    beside, memory = torch.cuda.Stream(), torch.empty(2**29, dtype=torch.uint8, device="cuda")
+    for _ in range(20):
+        with torch.cuda.stream(beside):
+            memory[2**28 :].copy_(memory[: 2**28])
+        assert torch.equal(first, multiply_fp4_groups(x, words, scales, ends, order // 4))
