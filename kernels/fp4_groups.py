@@ -149,12 +149,12 @@ def _groups_kernel(
 def tile_for(rows: int, groups: int) -> Tile:
     """The tile for so many rows of all groups together."""
     each = rows / groups
-    if each <= 16:
-        return Tile(16, 128, 4, 5)
-    if each <= 32:
-        return Tile(32, 128, 4, 4)
-    if each <= 96:
-        return Tile(64, 128, 4, 4)
+    if each <= 10:
+        return Tile(16, 128, 4, 3)
+    if each <= 22:
+        return Tile(32, 128, 4, 3)
+    if each <= 48:
+        return Tile(64, 128, 4, 3)
     return Tile(128, 128, 8, 3)
 
 
