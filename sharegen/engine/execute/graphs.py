@@ -16,6 +16,7 @@ Outputs = tuple[torch.Tensor, ...]
 Key = tuple[int, Hashable]  # rows, and what else
 
 _WORTH = 16  # steps: about what a capture takes, with the step that goes before it
+_OF_NO_ROW = 256  # rows: what a step takes whatever its rows, which no smaller graph saves
 
 
 class StepGraphs:
@@ -33,7 +34,7 @@ class StepGraphs:
         self._ranks = ranks
         self._room = room
         self._graphs: dict[Key, tuple[torch.cuda.CUDAGraph, Outputs]] = {}
-        self._asked: dict[Key, int] = {}  # how often, while a larger one served
+        self._in_vain: dict[Hashable, float] = {}  # steps for dead rows, since the last capture
         self._generation = 0
         self._pool: Any = None  # torch names the type of a pool in private
         self._stream: torch.cuda.Stream | None = None  # torch's own is of the first GPU captured on
@@ -51,8 +52,8 @@ class StepGraphs:
         """Replay the graph of `step(rows)`; capture it first where there is none.
 
         A graph of more rows serves as well, their further rows being dead. A graph of fewer rows is
-        captured once so many steps have asked for it as its capture takes the time of, and the last
-        rows of a job run in graphs that there are.
+        captured once dead rows have taken as long as a capture does: so a batch that empties runs
+        in few graphs, and hardly ever in one of many times its rows.
 
         Args:
             rows: rows of the step.
@@ -95,18 +96,22 @@ class StepGraphs:
         return outputs
 
     def _serving(self, rows: int, kind: Hashable) -> Key:
-        """The graph to take: of so many rows, or while few steps have asked for it a larger one."""
+        """The graph to take: of so many rows, or while that costs less than a capture a larger
+        one.
+        """
         key = (rows, kind)
         larger = [size for size, other in self._graphs if other == kind and size > rows]
         if key in self._graphs or not larger:
             return key
-        self._asked[key] = self._asked.get(key, 0) + 1
-        return key if self._asked[key] > _WORTH else (min(larger), kind)
+        size = min(larger)
+        in_vain = self._in_vain.get(kind, 0.0) + (size - rows) / (size + _OF_NO_ROW)
+        self._in_vain[kind] = in_vain if in_vain <= _WORTH else 0.0
+        return (size, kind) if in_vain <= _WORTH else key
 
     def clear(self) -> None:
         """Forget all graphs."""
         self._graphs.clear()
-        self._asked.clear()
+        self._in_vain.clear()
         self._pool = None  # a pool ends with its last graph
 
     def _give_back(self) -> None:
