@@ -27,7 +27,7 @@ GSM8K_FILES = ("gsm8k_test.jsonl", "gsm8k_train.jsonl")
 
 
 _ONE = Engines()
-_SMALL = ("--limit", "1", "-n", "2", "--max-tokens", "2", "--compile")
+_SMALL = ("--limit", "8", "--max-tokens", "2", "--compile")  # as many rows as in the whole job
 _PATIENCE = 10.0  # seconds in which a command that is stopped may end by itself
 
 
