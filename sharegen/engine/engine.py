@@ -259,6 +259,7 @@ class Engine:
             if lengths is not None:
                 self.scheduler.admission.lengths.learn(lengths)
             self._busy = self._whole = True
+            self.scheduler.rows.forget_size()
             self._keep_leaves(arriving)
 
     def _look_at_weights(self) -> None:

@@ -11,6 +11,7 @@ from sharegen.engine.cache.paths import Paths
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.config import EngineStats
 from sharegen.engine.core.request import Request, SamplingParams
+from sharegen.engine.execute.padding import graph_rows
 from sharegen.engine.model.loaded import LoadedModel
 from tests.engine.jobs import (
     CONTEXT,
@@ -30,7 +31,8 @@ class RandomJob:
 
     blocks: as few as one sample needs, or more. optimistic: admission leaves no room for growth.
     lag: how many steps the host is behind. lookahead: requests whose sharing is looked for
-    together. host_blocks: that host memory takes of samples that are preempted.
+    together. host_blocks: that host memory takes of samples that are preempted. patience: as the
+    batch's rows have it on a GPU.
     """
 
     requests: list[Request]
@@ -44,6 +46,7 @@ class RandomJob:
     lag: int
     lookahead: int
     host_blocks: int
+    patience: float
 
     def engine(self, model: LoadedModel) -> CheckedEngine:
         engine = make_engine(
@@ -59,6 +62,9 @@ class RandomJob:
         engine.scheduler.prefill.ahead_tokens = self.ahead_tokens
         engine.scheduler.prefill.ahead_steps = self.ahead_steps
         engine._lag = self.lag
+        if self.patience:
+            engine.scheduler.rows.padded = graph_rows
+            engine.scheduler.rows._patience = self.patience
         if self.optimistic:
             hope_for_the_best(engine)
         return engine
@@ -138,6 +144,7 @@ def jobs(draw: st.DrawFn, max_tokens: int = 20) -> RandomJob:
         ahead_steps=draw(st.sampled_from([0, 3])),
         optimistic=draw(st.booleans()),
         lag=draw(st.integers(0, 1)),
+        patience=draw(st.sampled_from([0, 0.05, 0.5])),
         lookahead=draw(st.sampled_from([1, 2, 3, 1000])),
         host_blocks=draw(st.sampled_from([0, 3, 300])),
     )

@@ -166,6 +166,7 @@ class DecodeBatch:
 
     Args:
         num_rows: rows up to the last live one.
+        size: rows that the step is run with, the others being dead.
         moves: [n, 2] (from, to), rows to copy first.
         changed: [n], rows whose tables, lengths or sequence are new, empty rows included; the next
             five have a row for each of them.
@@ -190,6 +191,7 @@ class DecodeBatch:
     """
 
     num_rows: int
+    size: int
     moves: Int32
     changed: Int32
     block_tables: Int32

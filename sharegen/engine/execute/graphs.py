@@ -15,8 +15,7 @@ from sharegen.engine.model.tensor_parallel.ranks import Ranks
 Outputs = tuple[torch.Tensor, ...]
 Key = tuple[int, Hashable]  # rows, and what else
 
-_WORTH = 16  # steps: about what a capture takes, with the step that goes before it
-_OF_NO_ROW = 256  # rows: what a step takes whatever its rows, which no smaller graph saves
+_FEW = 4  # steps, as of a warm-up, or of a batch that is being filled
 
 
 class StepGraphs:
@@ -34,7 +33,7 @@ class StepGraphs:
         self._ranks = ranks
         self._room = room
         self._graphs: dict[Key, tuple[torch.cuda.CUDAGraph, Outputs]] = {}
-        self._in_vain: dict[Hashable, float] = {}  # steps for dead rows, since the last capture
+        self._asked: dict[Key, int] = {}  # how often, while a larger one served
         self._generation = 0
         self._pool: Any = None  # torch names the type of a pool in private
         self._stream: torch.cuda.Stream | None = None  # torch's own is of the first GPU captured on
@@ -51,9 +50,8 @@ class StepGraphs:
     ) -> Outputs:
         """Replay the graph of `step(rows)`; capture it first where there is none.
 
-        A graph of more rows serves as well, their further rows being dead. A graph of fewer rows is
-        captured once dead rows have taken as long as a capture does: so a batch that empties runs
-        in few graphs, and hardly ever in one of many times its rows.
+        A graph of more rows serves as well, their further rows being dead, while few steps have
+        asked for theirs.
 
         Args:
             rows: rows of the step.
@@ -96,22 +94,18 @@ class StepGraphs:
         return outputs
 
     def _serving(self, rows: int, kind: Hashable) -> Key:
-        """The graph to take: of so many rows, or while that costs less than a capture a larger
-        one.
-        """
+        """The graph to take: of so many rows, or while few steps have asked for it a larger one."""
         key = (rows, kind)
         larger = [size for size, other in self._graphs if other == kind and size > rows]
         if key in self._graphs or not larger:
             return key
-        size = min(larger)
-        in_vain = self._in_vain.get(kind, 0.0) + (size - rows) / (size + _OF_NO_ROW)
-        self._in_vain[kind] = in_vain if in_vain <= _WORTH else 0.0
-        return (size, kind) if in_vain <= _WORTH else key
+        self._asked[key] = self._asked.get(key, 0) + 1
+        return key if self._asked[key] > _FEW else (min(larger), kind)
 
     def clear(self) -> None:
         """Forget all graphs."""
         self._graphs.clear()
-        self._in_vain.clear()
+        self._asked.clear()
         self._pool = None  # a pool ends with its last graph
 
     def _give_back(self) -> None:

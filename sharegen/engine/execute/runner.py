@@ -181,7 +181,7 @@ class Runner:
         if self._swap_space is not None:
             self._swap_space.begin(batch.swaps)
         self._apply(batch)
-        rows = self.padded(batch.num_rows)
+        rows = batch.size
         features = self.state.features(batch.num_rows)
         if self._agreement is not None:
             self._agreement.check(

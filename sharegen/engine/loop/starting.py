@@ -28,6 +28,9 @@ _LEAST_WIDTH = 128
 """Blocks of the tables of rows that arrive: 2,048 tokens of the usual blocks, which few samples
 pass."""
 
+_PATIENCE = 16
+"""Steps: about what it takes to make a batch smaller, with a graph that is captured for it."""
+
 _HEAD = 8
 """Blocks that all prompts of a rehearsal begin with."""
 
@@ -73,6 +76,8 @@ def scheduler_for(prepared: Prepared, config: EngineConfig, tree: PrefixTree | N
         forks_anew=config.deterministic,
         first_rows=None if on_gpu else config.first_rows,
         least_width=_LEAST_WIDTH if on_gpu and config.arriving else None,
+        # Where requests arrive, the graphs of all sizes are there, and few rows must not be slow.
+        patience=_PATIENCE if on_gpu and not config.arriving else 0,
     )
 
 

@@ -19,6 +19,8 @@ from sharegen.engine.schedule.batch_builder import Queries, shared_layout
 from sharegen.engine.schedule.sequence import Sequence
 from sharegen.engine.schedule.step import DecodeStep
 
+_OF_NO_ROW = 256  # rows: what a step takes whatever its rows, which no smaller batch saves
+
 
 class BatchRows:
     """The rows of a batch: `capacity` places, of which those up to the last live one are run.
@@ -35,8 +37,11 @@ class BatchRows:
         by_tree: whether layouts say which nodes one sample alone reads in the job's tree.
         least_width: blocks that tables have at least; they widen by doubling. None for as wide as
             the longest sample needs. A CUDA graph is of one width.
+        patience: how many steps dead rows may take the time of before the batch is made smaller,
+            for which the device has to wait and may have to capture a CUDA graph; 0: none.
 
     Attributes:
+        size: rows that the last step was run with, 0 where there was none.
         sequences: [rows so far], the sequence that each row has (None: an empty row).
         block_tables: [capacity, widest], the blocks of the row's own tokens.
         num_blocks: [capacity], how many of them the row has.
@@ -59,8 +64,12 @@ class BatchRows:
         slots: StateSlots,
         by_tree: bool = False,
         least_width: int | None = None,
+        patience: float = 0.0,
     ) -> None:
         self.capacity = capacity
+        self.size = 0
+        self._patience = patience
+        self._in_vain = 0.0  # steps that dead rows took, since the batch had another size
         self._by_tree = by_tree
         self._least_width = least_width
         self.block_size = block_size
@@ -200,10 +209,28 @@ class BatchRows:
         self.states[row] = self._no_states
         self._changed.add(row)
 
+    def forget_size(self) -> None:
+        """Let the next step be of any size: a job begins, or there is no memory for this one."""
+        self.size, self._in_vain = 0, 0.0
+
     @property
     def wants_compaction(self) -> bool:
-        """Whether closing the empty rows would make the batch smaller."""
-        return self.padded(self.num_running) < self.padded(len(self.sequences))
+        """Whether closing the empty rows would make the batch smaller, and it is time to."""
+        fewer = self.padded(self.num_running) < self.padded(len(self.sequences))
+        return fewer and self._may_shrink
+
+    @property
+    def _may_shrink(self) -> bool:
+        return self._in_vain >= self._patience
+
+    def _next_size(self) -> int:
+        """How many rows the next step is run with: more at once, fewer when it is time to."""
+        size = self.padded(len(self.sequences))
+        if size > self.size or (size < self.size and self._may_shrink):
+            self.size, self._in_vain = size, 0.0
+        dead = self.size - self.padded(self.num_running)
+        self._in_vain += dead / (self.size + _OF_NO_ROW)
+        return self.size
 
     def compact(self) -> list[tuple[int, ...]]:
         """Move the last rows into the empty rows, when that makes the batch smaller; (from, to)."""
@@ -351,6 +378,7 @@ class BatchRows:
         started = np.array(sorted(sequence.row for sequence in joined), dtype=np.int32)
         batch = DecodeBatch(
             num_rows=count,
+            size=self._next_size(),
             moves=_table(moves, 2),
             changed=changed,
             block_tables=self.block_tables[changed],

@@ -80,7 +80,7 @@ class Scheduler:
         forks_anew: whether a fork computes all that its parent drew as a prompt's tokens, whoever
             still has their KV: so when somebody forks does not matter to its bits.
         first_rows: rows until the first sample has ended, as `FirstRows` has it.
-        least_width: of the rows' tables, as `BatchRows` takes it.
+        least_width, patience: as `BatchRows` takes them.
     """
 
     def __init__(
@@ -107,6 +107,7 @@ class Scheduler:
         forks_anew: bool = False,
         first_rows: int | None = None,
         least_width: int | None = None,
+        patience: float = 0.0,
     ) -> None:
         self.pool = pool
         self.max_sequences = max_sequences
@@ -120,7 +121,7 @@ class Scheduler:
         )
         self.rows = BatchRows(
             max_sequences, pool.block_size, scratch_block, padded, self.states, deterministic,
-            least_width,
+            least_width, patience,
         )  # fmt: skip
         self.ready = ReadyQueue()  # first token drawn, no row
         assert fills_rows or not (deterministic and one_pass), "a pass rounds otherwise than steps"
@@ -378,6 +379,7 @@ class Scheduler:
                 return f"prompts are computed {prefill.chunk_tokens:,} tokens at a time"
         # Fewer sequences leave more to prefill, too: the graphs of wide batches hold memory.
         self.preemption.preempt_all()
+        self.rows.forget_size()
         least = max([LEAST_SEQUENCES, *(group.request.rows for group in self._unfinished)])
         if self.max_sequences > least:
             self.max_sequences = max(least, self.max_sequences // 2)
