@@ -27,24 +27,32 @@ def install_stored_blocks(model: PreTrainedModel, name: str, device: torch.devic
     """Put the weights in blocks that are not read yet where the model multiplies them as stored.
 
     Those of modules that are not known or stay as they are (`quantising.py`), those whose blocks
-    were joined or cut to others, and on a GPU those of sizes that its products do not take, are
-    left to be dequantised. Returns how many
-    were put. name: of the model.
+    were joined or cut to others, on a GPU those of sizes that its products do not take, and experts
+    of which some are none of these are left to be dequantised. Returns how many were put. name: of
+    the model.
     """
-    count = 0
-    for path, module in list(model.named_modules()):
-        names: tuple[str, ...] = ()
+    found = _places(model, device)
+    for place in found:
+        rows = ScaledRows(*_read(name, place.name, model.get_parameter(place.name), device))
+        install(model, place, rows)
+    return len(found)
+
+
+def _places(model: PreTrainedModel, device: torch.device) -> list[Place]:
+    """The weights that are multiplied as they are stored: of experts all, or none."""
+    found: list[Place] = []
+    experts: list[Place] = []
+    for path, module in model.named_modules():
         if type(module) is nn.Linear and not STAY & set(path.split(".")):
-            names = ("weight",)
-        elif is_known(module) and not module.is_transposed:
-            names = projections(module)
-        weights = {each: module.get_parameter(each) for each in names}
-        if all(_are_blocks(weight, device) for weight in weights.values()):
-            for each, weight in weights.items():
-                rows = ScaledRows(*_read(name, f"{path}.{each}", weight, device))
-                install(model, Place(path, each, is_transposed=False), rows)
-                count += 1
-    return count
+            found.append(Place(path, "weight", is_transposed=False))
+        elif is_known(module):
+            experts += [Place(path, each, module.is_transposed) for each in projections(module)]
+
+    def fits(place: Place) -> bool:
+        return not place.is_transposed and _are_blocks(model.get_parameter(place.name), device)
+
+    # One implementation serves all experts of a model.
+    return [*filter(fits, found), *(experts if all(map(fits, experts)) else [])]
 
 
 def _are_blocks(weight: torch.Tensor, device: torch.device) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch.nn import functional
 
 from sharegen.engine.model.fp8.blocks import (
@@ -208,6 +209,25 @@ def test_blocks_that_are_joined_to_others_are_dequantised(tmp_path: Path) -> Non
     for path, weight in plain.named_parameters():
         if "experts" in path:
             assert torch.equal(loaded.model.get_parameter(path), weight)
+
+
+@pytest.mark.usefixtures("stored")
+def test_experts_of_which_some_are_not_in_blocks_are_dequantised(tmp_path: Path) -> None:
+    plain = save("qwen3_moe", tmp_path)
+    [file] = tmp_path.glob("*.safetensors")
+    tensors = load_file(file)
+    prefix = "model.layers.1.mlp.experts.2.down_proj.weight"
+    assert tensors[prefix].dtype is E4M3
+    tensors[prefix] = widened(tensors[prefix], tensors.pop(f"{prefix}_scale_inv")).bfloat16()
+    save_file(tensors, file, {"format": "pt"})
+    loaded, line = read(tmp_path)
+    assert "8 weights are multiplied as they are stored, others are dequantised" in line
+    weights = dict(loaded.model.named_parameters())
+    experts = [path for path in weights if "experts" in path]
+    assert len(experts) == 4
+    for path in experts:
+        torch.testing.assert_close(weights[path], plain.get_parameter(path), rtol=0.01, atol=0)
+    assert loaded.trial_forward(40, 40).isfinite().all()
 
 
 def test_a_device_without_such_products_is_refused(tmp_path: Path) -> None:
