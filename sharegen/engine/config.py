@@ -106,6 +106,8 @@ class EngineStats:
     prompt_tokens_recomputed: of those computed, the ones whose KV had been given up for others.
     prompt_tokens_found: tokens whose KV had stayed from earlier requests that were done, each time
     they were come for; they are not among those computed.
+    waited_seconds: in which the host had nothing to do but to wait for the GPU; where they are few,
+    it is the GPU that waits.
     steps_by_levels: decoding steps by the levels of the tree that were read once for all rows
     under them: "0 1" for roots and their children, "" where every row read all by itself.
     swaps: of the preemptions those whose KV went to host memory; tokens_replayed: tokens that the
@@ -148,6 +150,7 @@ class EngineStats:
     kv_in_steps: dict[str, int] = field(default_factory=dict)
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
+    waited_seconds: float = 0.0
     steps_by_levels: dict[str, int] = field(default_factory=dict)
     idle: list[int] = field(default_factory=list)
     states_total: int = 0

@@ -611,8 +611,10 @@ class Engine:
         finished: list[Completion] = []
         while len(self._in_flight) > leave:
             step, drawn = self._in_flight.popleft()
-            if self._other_ranks is not None:
-                self._other_ranks.wait(drawn)
+            with self.observer.waiting():
+                if self._other_ranks is not None:
+                    self._other_ranks.wait(drawn)
+                drawn.wait()
             finished += self.collector.collect(step, drawn)
         return finished
 

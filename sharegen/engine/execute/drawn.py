@@ -45,6 +45,11 @@ class Drawn:
     def has_top(self) -> bool:
         return self._on_host[3] is not None
 
+    def wait(self) -> None:
+        """Wait until all of it is on the host."""
+        if self._done is not None:
+            self._done.synchronize()
+
     def get(self) -> tuple[list[int], list[float]]:
         """Wait for the tokens and their log-probabilities."""
         tokens, logprobs = self._wait(0), self._wait(1)
@@ -61,8 +66,7 @@ class Drawn:
         return list(zip(*columns, strict=True))
 
     def _wait(self, index: int) -> torch.Tensor:
-        if self._done is not None:
-            self._done.synchronize()
+        self.wait()
         tensor = self._on_host[index]
         assert tensor is not None
         return tensor

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from sharegen.engine.config import EngineStats
 from sharegen.engine.execute.runner import Runner
 from sharegen.engine.model.states.mixers import kernels_of
@@ -42,6 +46,13 @@ class Observer:
         stats.slow_steps += stats.slow_attention is not None
         usage = CacheUsage.of(self._scheduler.cache, self._scheduler.rows)
         self.meter.note(usage, decodes=isinstance(step, DecodeStep))
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """The host waits for the device meanwhile."""
+        started = time.perf_counter()
+        yield
+        self.stats.waited_seconds += time.perf_counter() - started
 
     def took(self, step: Step | None, seconds: float) -> None:
         """Note how long the host has been busy with a step, or with collecting where there was

@@ -101,6 +101,9 @@ def _numbers(
         table.add_row("[dim]start[/]", said)
     if stats.get("decode_steps"):
         table.add_row("[dim]decoding[/]", _decoding(stats))
+    if seconds and stats.get("device") == "cuda" and "waited_seconds" in stats:
+        share = stats["waited_seconds"] / max(1, stats.get("engines", 1)) / seconds
+        table.add_row("[dim]host[/]", f"waited for the GPU for {share:.0%} of the time")
     if stats.get("copies"):
         copies = f"{stats['copies']:,} completions repeat another of their problem"
         table.add_row("[dim]greedy[/]", f"{copies}: greedy samples are the same, and computed once")

@@ -22,3 +22,4 @@ def test_stats_add_up_over_calls() -> None:
         assert stats.decode_steps == calls * 9
     assert 0 < stats.peak_blocks <= stats.blocks_total == 400
     assert stats.prefill_seconds > 0 and stats.decode_seconds > 0
+    assert 0 <= stats.waited_seconds < stats.prefill_seconds + stats.decode_seconds

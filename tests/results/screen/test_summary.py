@@ -152,6 +152,17 @@ def test_how_the_steps_went(summarise, stats: dict[str, object], said: str) -> N
     assert said in " ".join(out.split())
 
 
+def test_how_long_the_host_had_nothing_to_do(summarise) -> None:  # type: ignore[no-untyped-def]
+    run = RunFile(
+        stats={"device": "cuda", "waited_seconds": 30.0, "engines": 2},
+        timings={"sampling_seconds": 50.0},
+    )
+    out = " ".join(summarise([sample("p", 0, "7")], run, p="?").split())
+    assert "host waited for the GPU for 30% of the time" in out
+    on_cpu = replace(run, stats=run.stats | {"device": "cpu"})
+    assert "waited" not in summarise([sample("p", 0, "7")], on_cpu, p="?")
+
+
 def test_how_many_answers_could_be_read(summarise) -> None:  # type: ignore[no-untyped-def]
     answer = {"patterns": [r"\d+"], "gold": {"field": "solution"}}
     run = replace(RUN, configuration={"answer": answer})
