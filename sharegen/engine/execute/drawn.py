@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
 import torch
+
+Int64 = npt.NDArray[np.int64]
+Float64 = npt.NDArray[np.float64]
+Bool = npt.NDArray[np.bool_]
 
 
 class Drawn:
@@ -54,6 +60,13 @@ class Drawn:
         """Wait for the tokens and their log-probabilities."""
         tokens, logprobs = self._wait(0), self._wait(1)
         return tokens.tolist(), logprobs.tolist()
+
+    def arrays(self, count: int) -> tuple[Int64, Float64, Bool]:
+        """Wait for the tokens of the first `count` places, their log-probabilities, and which
+        tokens end their sample.
+        """
+        tokens, logprobs, ended = (self._wait(index)[:count].numpy() for index in range(3))
+        return tokens, logprobs.astype(np.float64), ended
 
     def get_ended(self) -> list[bool]:
         """Wait for which of the tokens end their sample."""

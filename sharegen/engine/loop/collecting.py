@@ -57,7 +57,7 @@ class Collector:
         good = [(i, s) for i, s in wanted if not math.isnan(logprobs[i])]
         failed = [s for i, s in wanted if math.isnan(logprobs[i])]
         for sequence in failed:
-            sequence.tokens, sequence.cumulative_logprob = [], 0.0
+            sequence.set_outputs([], 0.0)
         self.stats.generated_tokens += len(good)
         if drawn.has_top:
             _note_top(good, drawn.get_top(), logprobs)
@@ -66,52 +66,48 @@ class Collector:
         return finished + self._search(searches, drawn, logprobs)
 
     def _next(self, step: DecodeStep, drawn: Drawn) -> list[Completion]:
-        """Every token of a job passes through this loop, which so does as little as it can."""
-        tokens, logprobs = drawn.get()
-        ended, has_top, stops_of = drawn.get_ended(), drawn.has_top, self.endings.stops_of
-        grown: list[tuple[int, Sequence]] = []
-        ending: list[tuple[Sequence, bool]] = []
+        """Every token of a job passes through here, so what most rows need is done in arrays."""
+        tokens, logprobs, ended = drawn.arrays(len(step.index))
+        rows = self.scheduler.rows
+        rows.landed(step)
+        outputs = rows.outputs
+        taken, without = outputs.take(step.index, step.left, tokens, logprobs)
+        grown = [(row, rows.at(row)) for row in taken.tolist()] if drawn.has_top else []
+        ending = [(row, rows.at(row)) for row in outputs.may_have_ended(taken, tokens, ended)]
+        failed = [(row, rows.at(row)) for row in without.tolist()]
         searches: list[tuple[int, Sequence]] = []
-        failed: list[Sequence] = []
-        count = 0
-        may_fail = math.isnan(sum(logprobs))  # or two infinite ones add up to no number
-        places = zip(
-            range(len(tokens)), step.sequences, step.index, tokens, logprobs, ended, strict=False
-        )
-        for row, sequence, index, token, logprob, is_end in places:
+        count = len(taken)
+        for row, sequence in rows.apart(step):
             # Steps launched before an end was seen, and replayed ones, draw nothing new.
-            if sequence is None or sequence.finished:
+            index = step.index[row]
+            if sequence.finished or index != sequence.num_tokens:
                 continue
-            known = sequence.tokens
-            if index != len(known):
-                continue
-            group = sequence.group
-            if group.search is not None:
+            if sequence.group.search is not None:
                 searches.append((row, sequence))
                 continue
-            if may_fail and logprob != logprob:  # not a number
-                failed.append(sequence)
+            if math.isnan(logprobs[row]):
+                failed.append((row, sequence))
                 continue
-            known.append(token)
-            sequence.cumulative_logprob += logprob
+            sequence.add(int(tokens[row]), float(logprobs[row]))
             count += 1
-            if has_top:
+            if drawn.has_top:
                 grown.append((row, sequence))
-            # Few of the sequences of a step end: it is asked first which ones may.
-            stops = group.stops
-            if stops is None and group.request.params.stop:
-                stops = stops_of(group)
-            if (
-                is_end
-                or index + 1 >= group.limit
-                or (stops is not None and token not in stops.harmless and stops.may_complete(token))
-            ):
-                ending.append((sequence, is_end))
+            if ended[row] or index + 1 >= sequence.group.limit or self._may_stop(sequence):
+                ending.append((row, sequence))
         self.stats.generated_tokens += count
-        if has_top:
-            _note_top(grown, drawn.get_top(), logprobs)
-        finished = self._finish_some(ending, failed)
-        return finished + self._search(searches, drawn, logprobs)
+        told = logprobs.tolist() if drawn.has_top else []
+        if grown:
+            _note_top(grown, drawn.get_top(), told)
+        finished = self._finish_some(
+            [(sequence, bool(ended[row])) for row, sequence in sorted(ending, key=_row)],
+            [sequence for _, sequence in sorted(failed, key=_row)],
+        )
+        return finished + self._search(searches, drawn, told)
+
+    def _may_stop(self, sequence: Sequence) -> bool:
+        """Whether its newest token may complete a stop string."""
+        stops = self.endings.stops_of(sequence.group)
+        return stops is not None and stops.may_complete(sequence.token(-1))
 
     def _search(
         self, beams: list[tuple[int, Sequence]], drawn: Drawn, logprobs: list[float]
@@ -148,12 +144,11 @@ class Collector:
     def _finish_ended(self, sequence: Sequence, is_end: bool) -> list[Completion]:
         """The completions of a sequence if its newest token has ended it; is_end: by itself."""
         group, tokens = sequence.group, sequence.tokens
-        stops = self.endings.stops_of(group)
-        may_stop = stops is not None and stops.may_complete(tokens[-1])
-        ending = self.endings.find(group, tokens, is_end, may_stop)
+        ending = self.endings.find(group, tokens, is_end, self._may_stop(sequence))
         if ending is None:
             return []
-        completion = self.endings.completion(group, sequence.sample, _drawn(sequence), ending)
+        drawn = OfSample(tokens, sequence.cumulative_logprob, sequence.logprobs)
+        completion = self.endings.completion(group, sequence.sample, drawn, ending)
         return self._finish(sequence, completion)
 
     def _finish(self, sequence: Sequence, completion: Completion) -> list[Completion]:
@@ -179,13 +174,17 @@ class Collector:
         )
 
 
+def _row(place: tuple[int, Sequence]) -> int:
+    return place[0]
+
+
 def _drawn(sequence: Sequence) -> OfSample:
     return OfSample(sequence.tokens, sequence.cumulative_logprob, sequence.logprobs)
 
 
 def _reason(sequence: Sequence) -> str:
     """Why nothing was drawn, as far as it can be told."""
-    count, params = len(sequence.tokens), sequence.group.request.params
+    count, params = sequence.num_tokens, sequence.group.request.params
     if sequence.matcher is not None and sequence.matcher.error is not None:
         return f"structured_outputs: {sequence.matcher.error} after {count:,} tokens"
     names = ("structured_outputs", "allowed_token_ids", "bad_words")
@@ -209,5 +208,5 @@ def _note_top(
         best = dict(zip(ids[:wanted], of_ids[:wanted], strict=True))
         if sequence.logprobs is None:
             sequence.logprobs = []
-        entry = TokenLogprobs(sequence.tokens[-1], logprobs[place], best, token_rank)
+        entry = TokenLogprobs(sequence.token(-1), logprobs[place], best, token_rank)
         sequence.logprobs.append(entry)

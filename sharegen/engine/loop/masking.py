@@ -47,14 +47,12 @@ def _of_groups(step: PrefillStep, grammars: Grammars) -> TokenMasks | None:
 def _of_rows(step: DecodeStep, grammars: Grammars) -> TokenMasks:
     """Matchers take what was drawn since they were asked last."""
     matchers: list[Matcher] = []
-    for row in step.bounded:
-        sequence = step.sequences[row]
-        assert sequence is not None
+    for sequence in step.bounded.values():
         if sequence.matcher is None:
             sequence.matcher = grammars.begin(sequence.group.request)
         sequence.matcher.take(sequence.tokens[sequence.matcher.drawn :])
         matchers.append(sequence.matcher)
-    return _masks(step.bounded, np.arange(len(matchers)), matchers, grammars)
+    return _masks(list(step.bounded), np.arange(len(matchers)), matchers, grammars)
 
 
 def _masks(

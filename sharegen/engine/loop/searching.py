@@ -80,7 +80,7 @@ class Searching:
         return self._end(group, found)
 
     def _fail(self, group: SequenceGroup) -> list[Completion]:
-        count = len(group.beams[0].tokens)
+        count = group.beams[0].num_tokens
         why = f"{NO_DISTRIBUTION} after {count:,} tokens"
         beam_ranks = range(group.request.rows)
         return self._end(group, [self._failure(group, beam_rank, why) for beam_rank in beam_ranks])

@@ -78,6 +78,7 @@ def scheduler_for(prepared: Prepared, config: EngineConfig, tree: PrefixTree | N
         least_width=_LEAST_WIDTH if on_gpu and config.arriving else None,
         # Where requests arrive, the graphs of all sizes are there, and few rows must not be slow.
         patience=_PATIENCE if on_gpu and not config.arriving else 0,
+        streams=config.arriving,
     )
 
 

@@ -134,7 +134,7 @@ class Outlook:
     def add_waiting(self, sequence: Sequence) -> None:
         """One that waits starts, with its beams."""
         fed = self._admission.swapping.fed(sequence)
-        self.add_group(sequence.group, len(sequence.tokens), len(sequence.together), fed)
+        self.add_group(sequence.group, sequence.num_tokens, len(sequence.together), fed)
 
     def add_group(
         self, group: SequenceGroup, tokens: int = 1, count: int = 1, fed: int = 0

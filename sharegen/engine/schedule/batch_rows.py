@@ -6,6 +6,7 @@ fills. Only what has changed since the last batch is sent again.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 
@@ -16,6 +17,7 @@ from sharegen.engine.cache.state_slots import StateSlots
 from sharegen.engine.cache.stored_kv import NodeKV
 from sharegen.engine.core.batch import DecodeBatch, Int32, Int64
 from sharegen.engine.schedule.batch_builder import Queries, shared_layout
+from sharegen.engine.schedule.row_outputs import RowOutputs
 from sharegen.engine.schedule.sequence import Sequence
 from sharegen.engine.schedule.step import DecodeStep
 
@@ -39,6 +41,8 @@ class BatchRows:
             the longest sample needs. A CUDA graph is of one width.
         patience: how many steps dead rows may take the time of before the batch is made smaller,
             for which the device has to wait and may have to capture a CUDA graph; 0: none.
+        streams: whether the tokens of samples that run are asked for all the time: then each
+            sequence has a list of its own.
 
     Attributes:
         size: rows that the last step was run with, 0 where there was none.
@@ -51,6 +55,7 @@ class BatchRows:
         replay: [capacity], tokens that the sequence had when it joined.
         states: [capacity, 3], the slots that the next step reads states from and writes them to,
             and the slot of the prompt's states; of an empty row zero, scratch and zero slot.
+        outputs: what the rows have drawn, but for beams, structured outputs and what streams.
         num_beams: rows that are part of a beam search.
         num_structured: rows of which the host must know a token before the next can be drawn.
     """
@@ -65,6 +70,7 @@ class BatchRows:
         by_tree: bool = False,
         least_width: int | None = None,
         patience: float = 0.0,
+        streams: bool = False,
     ) -> None:
         self.capacity = capacity
         self.size = 0
@@ -83,6 +89,11 @@ class BatchRows:
         self.last_position = np.full(capacity, -1, dtype=np.int32)
         self.replay = np.zeros(capacity, dtype=np.int32)
         self.num_blocks = np.zeros(capacity, dtype=np.int32)
+        self.outputs = RowOutputs(capacity)
+        self._streams = streams
+        self._widen_outputs(width)
+        self._num_apart = 0  # rows whose tokens are not in `outputs`
+        self._in_flight: deque[DecodeStep] = deque()
         self.num_beams = 0
         self._no_states = (slots.zero, slots.scratch, slots.zero)
         self.states = np.tile(np.array(self._no_states, dtype=np.int32), (capacity, 1))
@@ -112,6 +123,11 @@ class BatchRows:
             wider = np.full((self.capacity, blocks), self.scratch_block, dtype=np.int32)
             wider[:, : self.block_tables.shape[1]] = self.block_tables
             self.block_tables = wider
+            self._widen_outputs(blocks)
+
+    def _widen_outputs(self, blocks: int) -> None:
+        if not self._streams:
+            self.outputs.widen(blocks * self.block_size + 1)  # the last one is never fed
 
     # -- who sits where -----------------------------------------------------------------------
 
@@ -133,9 +149,13 @@ class BatchRows:
         self.num_structured += sequence.structured
         fed, leaf = sequence.fed, sequence.group.leaf
         sequence.row, sequence.rows = row, self
-        sequence.replay = len(sequence.tokens)
+        sequence.replay = sequence.num_tokens
         self._admitted[sequence] = None
         self.replay[row] = sequence.replay
+        if self._is_apart(sequence):
+            self._num_apart += 1
+        else:
+            sequence.hand_over()
         end = leaf.end
         self._leaf[row] = id(leaf)
         self.prefix_length[row] = end
@@ -149,6 +169,10 @@ class BatchRows:
         self.num_blocks[row] = len(blocks)
         self._changed.add(row)
         self._layout_changed = True
+
+    def _is_apart(self, sequence: Sequence) -> bool:
+        """Whether it has a list of its tokens: beams change theirs, and grammars read them."""
+        return self._streams or sequence.structured or sequence.group.search is not None
 
     def append_block(self, sequence: Sequence, block: int) -> None:
         column = len(sequence.blocks)
@@ -182,6 +206,11 @@ class BatchRows:
         """Take the sequence's row; its blocks are still its own."""
         for block in sequence.blocks[-1:]:
             self._copies.pop(block, None)
+        for step in self._in_flight:
+            if sequence.row < len(step.index):
+                step.left.setdefault(sequence.row, sequence)
+        self._num_apart -= self._is_apart(sequence)
+        sequence.take_back()
         fed, sequence.rows = sequence.fed, None
         sequence.fed = fed
         self._empty(sequence.row)
@@ -250,6 +279,7 @@ class BatchRows:
                           self.last_position, self.replay, self.states,
                           self._leaf):  # fmt: skip
                 table[target] = table[source]
+            self.outputs.move(source, target)
             self._empty(source)
             self._changed.update((source, target))
             moves.append((source, target))
@@ -332,9 +362,10 @@ class BatchRows:
         return self.position[admitted] - prefix, self.replay[admitted].astype(np.int64), last
 
     def _at(self, mask: np.ndarray) -> list[Sequence]:
-        return [self._sequence(row) for row in np.flatnonzero(mask).tolist()]
+        return [self.at(row) for row in np.flatnonzero(mask).tolist()]
 
-    def _sequence(self, row: int) -> Sequence:
+    def at(self, row: int) -> Sequence:
+        """The sequence of a row that is not empty."""
         sequence = self.sequences[row]
         assert sequence is not None, "an empty row has no position"
         return sequence
@@ -353,26 +384,26 @@ class BatchRows:
             layout = shared_layout(queries, stored, by_tree=self._by_tree)
         forced: list[tuple[int, ...]] = []
         resting: list[int] = []
-        bounded: list[int] = []
+        bounded: dict[int, Sequence] = {}
         joined = [sequence for sequence in self._admitted if sequence.row >= 0]
         arriving = {sequence.row for sequence in joined if sequence.fed > 0}
         inputs = self.position[:count] - self.prefix_length[:count]
         for row in self._rows_to_look_at(inputs, arriving):
-            sequence = self._sequence(row)
+            sequence = self.at(row)
             if row in arriving:
                 resting.append(row)
                 continue
             fed = int(inputs[row])
             if sequence.structured:
-                known = len(sequence.tokens)
+                known = sequence.num_tokens
                 if fed == known:  # its input is on the device, and what it may draw depends on that
                     resting.append(row)
                     continue
                 if fed + 1 == known:
-                    bounded.append(row)
+                    bounded[row] = sequence
             if sequence.structured or fed < sequence.replay:
-                forced.append((row, sequence.tokens[fed], int(self.position[row])))
-        index = self.position - self.prefix_length + 1
+                forced.append((row, sequence.token(fed), int(self.position[row])))
+        index = np.where(self.position[:count] >= 0, inputs + 1, -1)
         index[resting] = -1
         changed = np.array(sorted(self._changed), dtype=np.int32)
         started = np.array(sorted(sequence.row for sequence in joined), dtype=np.int32)
@@ -387,19 +418,40 @@ class BatchRows:
             last_position=self.last_position[changed],
             states=self.states[changed],
             started=started,
-            drawings=[self._sequence(row).drawing for row in started.tolist()],
+            drawings=[self.at(row).drawing for row in started.tolist()],
             copies=_table([(source, target) for target, source in self._copies.items()], 2),
             growth=_table([entry for entry in self._growth if entry[0] not in self._changed], 3),
             forced=_table(forced, 3),
             resting=np.array(resting, dtype=np.int32),
             layout=layout,
         )
-        goes = (self.position[:count] >= 0) & (index[:count] >= 0)
+        goes = (self.position[:count] >= 0) & (index >= 0)
         self.position[:count] += goes
         self.states[:count, 0][goes] = self.states[:count, 1][goes]  # their own from now on
         self._changed, self._growth, self._copies, self._layout_changed = set(), [], {}, False
         self._admitted.clear()
-        return DecodeStep(batch, list(self.sequences), index[:count].tolist(), bounded)
+        step = DecodeStep(batch, index, bounded)
+        self._in_flight.append(step)
+        return step
+
+    def landed(self, step: DecodeStep) -> None:
+        """What a step drew is on the host; those before it are, too, or never ran."""
+        while self._in_flight and self._in_flight.popleft().left is not step.left:
+            pass
+
+    def apart(self, step: DecodeStep) -> Iterator[tuple[int, Sequence]]:
+        """Those that the step drew for and whose tokens are not in `outputs`, or not in its row."""
+        if not self._num_apart:
+            yield from sorted(step.left.items(), key=lambda item: item[0])
+            return
+        for row in range(len(step.index)):
+            sequence = step.left.get(row)
+            if sequence is not None:
+                yield row, sequence
+            elif row < len(self.sequences):
+                sequence = self.sequences[row]
+                if sequence is not None and self._is_apart(sequence):
+                    yield row, sequence
 
     def _rows_to_look_at(self, fed: Int32, arriving: set[int]) -> list[int]:
         """The rows whose next input may be another than what they drew last: most just go on.
@@ -421,7 +473,7 @@ class BatchRows:
         rows: list[int] = live[order].tolist()
         parts = pairwise([0, *ends, len(rows)])
         found = sorted(rows[start:end] for start, end in parts if end > start)
-        return [(self._sequence(part[0]).group.leaf, part) for part in found]
+        return [(self.at(part[0]).group.leaf, part) for part in found]
 
     def show_layout(self) -> None:
         """Send the next step's layout, for another one is put in its place."""
@@ -431,10 +483,16 @@ class BatchRows:
         """What the last batch was to change may never have arrived."""
         self._changed.update(range(self.capacity))
 
+    def forget_steps(self) -> None:
+        """A job has ended, whose steps in flight nobody waits for, and no row lives."""
+        self._in_flight.clear()
+        self.outputs.forget_stops()
+
     def check_integrity(self) -> None:
         """Assert that every row's tables are those of its sequence."""
         beams = sum(sequence.group.search is not None for sequence in self.running())
         assert self.num_beams == beams
+        assert self._num_apart == sum(map(self._is_apart, self.running()))
         for sequence in self.running():
             row = sequence.row
             assert self.sequences[row] is sequence

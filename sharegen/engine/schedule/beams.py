@@ -17,7 +17,7 @@ from sharegen.engine.schedule.sequence import Sequence, SequenceGroup
 
 def begin(sequence: Sequence) -> None:
     """A group's first tokens have come: it is one beam, with none of them."""
-    sequence.tokens, sequence.cumulative_logprob = [], 0.0
+    sequence.set_outputs([], 0.0)
     sequence.group.beams = [sequence]
 
 
@@ -38,16 +38,14 @@ def go_on(group: SequenceGroup, choices: Seq[Choice], rows: BatchRows, pool: Blo
         parents.discard(choice.parent)
         after.append(beam)
     for beam, choice in zip(after, choices, strict=True):
-        beam.tokens.append(choice.token)
-        beam.cumulative_logprob += choice.logprob
-        beam.replay = len(beam.tokens)  # what the device drew last is not what goes in next
+        beam.add(choice.token, choice.logprob)
+        beam.replay = beam.num_tokens  # what the device drew last is not what goes in next
     group.beams = after
 
 
 def _follow(beam: Sequence, parent: Sequence, rows: BatchRows, pool: BlockPool) -> None:
     """Give up what a beam has for what another has."""
-    beam.tokens = list(parent.tokens)
-    beam.cumulative_logprob = parent.cumulative_logprob
+    beam.set_outputs(list(parent.tokens), parent.cumulative_logprob)
     if beam.row < 0:
         return
     assert beam.fed == parent.fed and len(beam.blocks) == len(parent.blocks)

@@ -80,7 +80,7 @@ class Scheduler:
         forks_anew: whether a fork computes all that its parent drew as a prompt's tokens, whoever
             still has their KV: so when somebody forks does not matter to its bits.
         first_rows: rows until the first sample has ended, as `FirstRows` has it.
-        least_width, patience: as `BatchRows` takes them.
+        least_width, patience, streams: as `BatchRows` takes them.
     """
 
     def __init__(
@@ -108,6 +108,7 @@ class Scheduler:
         first_rows: int | None = None,
         least_width: int | None = None,
         patience: float = 0.0,
+        streams: bool = False,
     ) -> None:
         self.pool = pool
         self.max_sequences = max_sequences
@@ -121,7 +122,7 @@ class Scheduler:
         )
         self.rows = BatchRows(
             max_sequences, pool.block_size, scratch_block, padded, self.states, deterministic,
-            least_width, patience,
+            least_width, patience, streams,
         )  # fmt: skip
         self.ready = ReadyQueue()  # first token drawn, no row
         assert fills_rows or not (deterministic and one_pass), "a pass rounds otherwise than steps"
@@ -257,7 +258,7 @@ class Scheduler:
 
         Its blocks stay where they are to be kept for forks.
         """
-        length = len(sequence.tokens)
+        length = sequence.num_tokens
         self.admission.lengths.note(length, is_end=length < sequence.group.limit)
         self.first_rows.end()
         self._end(sequence, keep=sequence.group.keeps)
@@ -318,8 +319,8 @@ class Scheduler:
                 if not sequence.samples:
                     beams = sequence.together
                     self.cancelled += len(beams) if sequence.joined >= 0 else 0
-                    self.cancelled_tokens += sum(len(beam.tokens) for beam in beams)
-                    self.admission.lengths.note(len(sequence.tokens), is_end=False)
+                    self.cancelled_tokens += sum(beam.num_tokens for beam in beams)
+                    self.admission.lengths.note(sequence.num_tokens, is_end=False)
                     self._end(sequence, keep=False)
             return
         left = [sample for sample in group.drawn if group.samples_of(sample)]
@@ -353,6 +354,7 @@ class Scheduler:
         self.swapping.clear()
         self.admission.clear()
         self.rows.send_all_again()
+        self.rows.forget_steps()
         self.first_rows.begin()
         self._widest = 1
 

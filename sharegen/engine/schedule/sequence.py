@@ -14,6 +14,7 @@ from sharegen.engine.core.batch import Drawing
 from sharegen.engine.core.beam_search import BeamSearch
 from sharegen.engine.core.random_key import RequestKey
 from sharegen.engine.core.request import FinishReason, Request, TokenLogprobs
+from sharegen.engine.schedule.row_outputs import RowOutputs
 
 
 class SequenceGroup:
@@ -110,6 +111,8 @@ def most_tokens(request: Request, context_length: int) -> int:
 class Rows(Protocol):
     """The rows of a batch, as a sequence that has one knows them."""
 
+    outputs: RowOutputs
+
     def fed(self, row: int) -> int:
         """How many of its own tokens the sequence of a row has fed."""
         ...
@@ -118,8 +121,8 @@ class Rows(Protocol):
 class Sequence(Suffix):
     """One sample: the tokens drawn so far, and its place while it runs.
 
-    tokens: output tokens known to the host. replay: how many of them were known when the sequence
-    joined, and are fed from the record rather than from the step before.
+    replay: how many tokens were known when the sequence joined, and are fed from the record rather
+    than from the step before.
     logprobs: one entry a token, where the request wants them.
     structured: whether its text has to be of a grammar, so that the host must know a token before
     the next one can be drawn; matcher: where in the grammar it is, from when the host has looked.
@@ -128,17 +131,16 @@ class Sequence(Suffix):
     had none yet); the youngest is preempted first. waits: whether it is ready for a row.
     """
 
-    __slots__ = ("_fed", "cumulative_logprob", "finished", "group", "joined", "logprobs",
-                 "matcher", "replay", "row", "rows", "sample", "structured", "tokens",
-                 "waits")  # fmt: skip
+    __slots__ = ("_fed", "_logprob", "_tokens", "finished", "group", "joined", "logprobs",
+                 "matcher", "replay", "row", "rows", "sample", "structured", "waits")  # fmt: skip
 
     def __init__(self, group: SequenceGroup, sample: int, token: int, logprob: float) -> None:
         self.rows: Rows | None = None
         super().__init__(group.leaf)
         self.group = group
         self.sample = sample
-        self.tokens = [token]
-        self.cumulative_logprob = logprob
+        self._tokens: list[int] | None = [token]  # None: the rows have them
+        self._logprob = logprob
         self.replay = 1
         self.row = -1
         self.joined = -1
@@ -157,6 +159,56 @@ class Sequence(Suffix):
     def fed(self, tokens: int) -> None:
         assert self.rows is None
         self._fed = tokens
+
+    @property
+    def tokens(self) -> list[int]:
+        """The output tokens that the host knows: a copy where the rows have them."""
+        return self._tokens if self._tokens is not None else self._outputs.tokens(self.row)
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self._tokens) if self._tokens is not None else self._outputs.count(self.row)
+
+    def token(self, index: int) -> int:
+        """One of its tokens, without a copy of all."""
+        if self._tokens is not None:
+            return self._tokens[index]
+        return self._outputs.token(self.row, index)
+
+    @property
+    def cumulative_logprob(self) -> float:
+        return self._logprob if self._tokens is not None else self._outputs.logprob(self.row)
+
+    @property
+    def _outputs(self) -> RowOutputs:
+        assert self.rows is not None
+        return self.rows.outputs
+
+    def add(self, token: int, logprob: float) -> None:
+        """It has drawn another token."""
+        if self._tokens is None:
+            self._outputs.add(self.row, token, logprob)
+        else:
+            self._tokens.append(token)
+            self._logprob += logprob
+
+    def set_outputs(self, tokens: list[int], logprob: float) -> None:
+        """It has drawn these tokens and no others; logprob: of all of them."""
+        assert self._tokens is not None, "the rows have its tokens"
+        self._tokens, self._logprob = tokens, logprob
+
+    def hand_over(self) -> None:
+        """Let the rows have its tokens, which it has just joined, until it leaves them."""
+        group = self.group
+        self._outputs.begin(self.row, self.tokens, self._logprob, group.limit, group.stops)
+        self._tokens = None
+
+    def take_back(self) -> None:
+        """Have its tokens itself again, before it leaves its row."""
+        if self._tokens is None:
+            tokens, self._logprob = self.tokens, self.cumulative_logprob
+            self._outputs.end(self.row)
+            self._tokens = tokens
 
     @property
     def samples(self) -> Seq[int]:

@@ -1,7 +1,7 @@
 """A batch and whom it is for: what the scheduler remembers of a step until it is collected.
 
-The runner gets the batch alone. Who sits in which row changes while a step runs, so each step
-brings its own map from places of the batch to the sequences that they belonged to.
+The runner gets the batch alone. Who sits in which row changes while a step runs, so each step is
+told who has left a row since.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from sharegen.engine.cache.prefix_tree import Node
 from sharegen.engine.cache.prompt_logprobs import AskedRow
 from sharegen.engine.cache.state_slots import NO_SLOT
-from sharegen.engine.core.batch import DecodeBatch, PrefillBatch
+from sharegen.engine.core.batch import DecodeBatch, Int32, PrefillBatch
 from sharegen.engine.schedule.sequence import Sequence, SequenceGroup
 
 
@@ -57,15 +57,15 @@ class PrefillStep:
 
 @dataclass(frozen=True)
 class DecodeStep:
-    """A step that decodes. sequences: [num_rows] which sequence has each row (None: an empty row).
-    index: [num_rows] which of its output tokens the row draws, -1 where it sits the step out.
-    bounded: rows of which a grammar says what they may draw.
+    """A step that decodes. index: [num_rows] which of its output tokens the row draws, -1 where it
+    sits the step out, or is empty. bounded: the sequences, by row, of which a grammar says what
+    they may draw. left: by row, the sequences that have left it since the step was launched.
     """
 
     batch: DecodeBatch
-    sequences: list[Sequence | None]
-    index: list[int]
-    bounded: list[int]
+    index: Int32
+    bounded: dict[int, Sequence]
+    left: dict[int, Sequence] = field(default_factory=dict)
 
 
 Step = PrefillStep | DecodeStep

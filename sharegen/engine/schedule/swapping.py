@@ -141,7 +141,7 @@ class Swapping:
         """How many of its tokens a sample that waits need not feed again, one a step."""
         if sequence in self._saved:
             return sequence.fed
-        fed = min(len(sequence.tokens) - 1, self.one_pass)
+        fed = min(sequence.num_tokens - 1, self.one_pass)
         return fed if fed >= self._pool.block_size and self._fills(sequence) else 0
 
     def _fills(self, sequence: Sequence) -> bool:

@@ -60,13 +60,15 @@ def count(
             grown = [s for group in step.groups for s in scheduler.draw(group, [0], [0.0])]
         else:
             steps += 1
-            live = [(s, i) for s, i in zip(step.sequences, step.index, strict=True) if s]
-            grown = [s for s, i in live if i == len(s.tokens)]
+            rows = scheduler.rows
+            rows.landed(step)
+            live = [(s, i) for s, i in zip(rows.sequences, step.index, strict=True) if s]
+            grown = [s for s, i in live if i == s.num_tokens]
             replayed += len(live) - len(grown)
             for sequence in grown:
-                sequence.tokens.append(0)
+                sequence.add(0, 0.0)
         for sequence in grown:
-            if len(sequence.tokens) == min(lengths[sequence.group.request.key], limit):
+            if sequence.num_tokens == min(lengths[sequence.group.request.key], limit):
                 scheduler.finish(sequence)
     scheduler.check_integrity()
     return Counted(
