@@ -14,13 +14,14 @@ from sharegen.engine.cache.prefix_cache import PrefixCache
 from sharegen.engine.cache.state_slots import NO_SLOT
 from sharegen.engine.core.lengths import Lengths
 from sharegen.engine.schedule.batch_rows import BatchRows
-from sharegen.engine.schedule.forecast import Forecast
+from sharegen.engine.schedule.forecast import Forecast, most_growth
 from sharegen.engine.schedule.ready import ReadyQueue
 from sharegen.engine.schedule.sequence import Sequence, SequenceGroup
 from sharegen.engine.schedule.survival import Survival
 from sharegen.engine.schedule.swapping import Swapping
 
 _EVERY = 16  # forecasts between two that look at the lengths anew
+_AT_ONCE = 64  # samples that are let in by one forecast, where memory has room for all of them
 
 
 class Admission:
@@ -128,8 +129,10 @@ class Outlook:
         self._admission = admission
         self._rows, self._cache = admission.rows, admission.cache
         self.held, self._at_limits = self._rows.blocks_now_and_at_limits()
-        self._added: dict[tuple[int, int, int], int] = {}
+        self._added: dict[tuple[int, int, int], int] = {}  # which the forecast does not know yet
         self._forecast: Forecast | None = None
+        self._largest = 0  # blocks that the newest of these may come to hold
+        self._room = -1  # blocks by which what was forecast may grow yet, below 0 unless known
 
     def add_waiting(self, sequence: Sequence) -> None:
         """One that waits starts, with its beams."""
@@ -146,10 +149,9 @@ class Outlook:
         size = self._cache.pool.block_size
         kind = fed // size, (tokens - 1) // size, max(0, group.limit - 2) // size
         self._at_limits += (kind[2] + 1) * count
-        if self._forecast is not None:
-            _start(self._forecast, {kind: count})
-        else:
-            self._added[kind] = self._added.get(kind, 0) + count
+        self._added[kind] = self._added.get(kind, 0) + count
+        self._largest = kind[2] + 1
+        self._room -= count * most_growth(self._largest)
 
     def leaves(self, room: BlocksNeeded, first: int = 1) -> bool:
         """Whether there is so much beside what they will ask for; then it is free, and `first`
@@ -161,14 +163,20 @@ class Outlook:
         now = BlocksNeeded(full_blocks, max(first, blocks))
         if self._cache.can_spare(BlocksNeeded(full_blocks, blocks + self._at_limits - self.held)):
             return self._cache.spare(now)
+        if self._room >= 0 and not any(room):
+            return self._cache.spare(now)
         if self._forecast is None:
             self._forecast = Forecast(self._admission.survival(), self._rows.block_tables.shape[1])
             self._forecast.add_sequences(*self._rows.kinds())
-            _start(self._forecast, self._added)
-        growth = max(0, self._forecast.most - self.held)
-        return self._cache.can_spare(
-            BlocksNeeded(full_blocks, blocks + growth)
-        ) and self._cache.spare(now)
+        _start(self._forecast, self._added)
+        self._added.clear()
+        need = blocks + max(0, self._forecast.most - self.held)
+        if not self._cache.can_spare(BlocksNeeded(full_blocks, need)):
+            return False
+        further = _AT_ONCE * most_growth(self._largest)
+        if self._cache.can_spare(BlocksNeeded(full_blocks, need + further)):
+            self._room = further
+        return self._cache.spare(now)
 
 
 def _start(forecast: Forecast, kinds: dict[tuple[int, int, int], int]) -> None:

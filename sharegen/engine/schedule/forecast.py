@@ -52,6 +52,14 @@ class Forecast:
         return math.ceil(np.minimum(probable, self._largest).max())
 
 
+def most_growth(blocks: int) -> int:
+    """By how much `most` grows at most for a sample that may come to hold so many blocks.
+
+    Its mean is at most that, its deviation half of it, and deviations of several add up to less.
+    """
+    return math.ceil((1 + _DEVIATIONS / 2) * blocks) + 1  # as `most` is rounded up
+
+
 def _moments(longest: int) -> Int64:
     """List numbers from 0 to `longest`, every one at first and then four an octave."""
     steps = [0]
