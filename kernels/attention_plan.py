@@ -422,6 +422,9 @@ def _unshared_nodes(
     """List what each row reads for itself alone: (unshared_nodes, unshared_start) of the work
     list.
     """
+    start = np.zeros(max_rows + 1, dtype=np.int32)
+    if not unshared.any():
+        return np.empty((0, UNSHARED_FIELDS), dtype=np.int32), start
     node, within = _expand(np.where(unshared, layout.row_end - layout.row_start, 0))
     row = layout.order[layout.row_start[node] + within]
     by_row = np.argsort(row, kind="stable")
@@ -431,7 +434,6 @@ def _unshared_nodes(
     unshared_nodes[:, 1] = layout.position[node]
     unshared_nodes[:, 2] = _first_block(layout)[node]
     unshared_nodes[:, 3] = layout.contiguous[node] + 2 * layout.fp8[node]
-    start = np.zeros(max_rows + 1, dtype=np.int32)
     np.cumsum(np.bincount(row, minlength=max_rows), out=start[1:])
     return unshared_nodes, start
 

@@ -11,7 +11,14 @@ import numpy as np
 from sharegen.engine.cache.prefix_tree import Node
 from sharegen.engine.cache.prompt_logprobs import AskedRow, asked_of
 from sharegen.engine.cache.stored_kv import NodeKV
-from sharegen.engine.core.batch import MixedChunks, OutputRows, PrefillBatch, WantedLogprobs
+from sharegen.engine.core.batch import (
+    Int32,
+    Int64,
+    MixedChunks,
+    OutputRows,
+    PrefillBatch,
+    WantedLogprobs,
+)
 from sharegen.engine.schedule.sequence import Sequence, SequenceGroup
 from sharegen.engine.schedule.step import Chunk, PrefillStep
 from sharegen.kernels.layout import SharedLayout
@@ -22,7 +29,7 @@ class Queries:
     """Rows that read the first `length` tokens of `node` and all of its ancestors."""
 
     node: Node
-    rows: Seq[int]
+    rows: Seq[int] | Int64
     length: int
 
 
@@ -183,27 +190,30 @@ def shared_layout(
     for query in queries:
         own.setdefault(query.node, []).append(query)
     roots, children = _active_nodes(own)
-    order: list[int] = []
+    order: list[Seq[int] | Int64] = []
+    placed = 0  # rows, in `order`
     entries: list[tuple[Node, int, int, int]] = []  # node, tokens read, first row, row after last
     stack: list[tuple[Node, int]] = [(root, -1) for root in reversed(roots)]
     while stack:
         node, entry = stack.pop()
         if entry >= 0:  # all rows below have their place by now
             _, length, start, _ = entries[entry]
-            entries[entry] = (node, length, start, len(order))
+            entries[entry] = (node, length, start, placed)
             continue
         for query in own.get(node, ()):
             # Chunks of the node itself see it up to where they start.
             if query.length < node.length:
-                start = len(order)
-                order.extend(query.rows)
+                start = placed
+                order.append(query.rows)
+                placed += len(query.rows)
                 if query.length > 0:
-                    entries.append((node, query.length, start, len(order)))
-        start = len(order)
+                    entries.append((node, query.length, start, placed))
+        start = placed
         for query in own.get(node, ()):
             if query.length == node.length:
-                order.extend(query.rows)
-        if len(order) > start or node in children:
+                order.append(query.rows)
+                placed += len(query.rows)
+        if placed > start or node in children:
             stack.append((node, len(entries)))
             entries.append((node, node.length, start, start))
         stack.extend((child, -1) for child in reversed(children.get(node, ())))
@@ -229,8 +239,15 @@ def _active_nodes(own: dict[Node, list[Queries]]) -> tuple[list[Node], dict[Node
     return roots, children
 
 
+def _joined(rows: list[Seq[int] | Int64]) -> Int32:
+    none = np.empty(0, dtype=np.int32)
+    return np.concatenate([none, *rows], dtype=np.int32, casting="same_kind")
+
+
 def _as_arrays(
-    order: list[int], entries: list[tuple[Node, int, int, int]], stored: Mapping[Node, NodeKV]
+    order: list[Seq[int] | Int64],
+    entries: list[tuple[Node, int, int, int]],
+    stored: Mapping[Node, NodeKV],
 ) -> SharedLayout:
     nodes = [entry[0] for entry in entries]
     # A contiguous node is read from its first block on: the others need no listing.
@@ -241,7 +258,7 @@ def _as_arrays(
     for node in nodes:  # parents first
         level[node] = level[node.parent] + 1
     return SharedLayout(
-        order=np.array(order, dtype=np.int32),
+        order=_joined(order),
         length=rest[:, 0].copy(),
         position=np.array([node.position for node in nodes], dtype=np.int32),
         level=np.array([level[node] for node in nodes], dtype=np.int32),

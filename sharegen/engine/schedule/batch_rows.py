@@ -464,15 +464,16 @@ class BatchRows:
             live[list(arriving)] = True
         return np.flatnonzero(live).tolist()
 
-    def _by_leaf(self) -> list[tuple[Node, list[int]]]:
+    def _by_leaf(self) -> list[tuple[Node, Int64]]:
         """The rows under each node, by the first of them."""
         live = np.flatnonzero(self.position[: len(self.sequences)] >= 0)
         leaves = self._leaf[live]
         order = np.argsort(leaves, kind="stable")
         ends = (np.flatnonzero(np.diff(leaves[order])) + 1).tolist()
-        rows: list[int] = live[order].tolist()
+        rows = live[order]
         parts = pairwise([0, *ends, len(rows)])
-        found = sorted(rows[start:end] for start, end in parts if end > start)
+        found = [rows[start:end] for start, end in parts if end > start]
+        found.sort(key=lambda part: int(part[0]))
         return [(self.at(part[0]).group.leaf, part) for part in found]
 
     def show_layout(self) -> None:

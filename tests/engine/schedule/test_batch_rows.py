@@ -5,12 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sharegen.engine.cache.prefix_tree import PrefixTree
+from sharegen.engine.cache.prefix_tree import Node, PrefixTree
 from sharegen.engine.cache.state_slots import StateSlots
 from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.execute.padding import graph_rows
 from sharegen.engine.schedule.batch_rows import BatchRows
 from sharegen.engine.schedule.sequence import Sequence, SequenceGroup
+
+
+def by_leaf(made: BatchRows) -> list[tuple[Node, list[int]]]:
+    return [(leaf, found.tolist()) for leaf, found in made._by_leaf()]
 
 
 def rows(least_width: int | None = None) -> BatchRows:
@@ -43,14 +47,14 @@ def test_rows_under_a_node_are_found_by_the_first_of_them_and_say_what_they_have
     sequences = [Sequence(groups[i % 2], i // 2, 5, 0.0) for i in range(4)]
     for i, sequence in enumerate(sequences):
         made.admit(sequence, [i + 1], (0, i))
-    assert made._by_leaf() == [(leaves[0], [0, 2]), (leaves[1], [1, 3])]
+    assert by_leaf(made) == [(leaves[0], [0, 2]), (leaves[1], [1, 3])]
     made.position[:4] += 3  # as three steps do
     assert [sequence.fed for sequence in sequences] == [3] * 4
     made.evict(sequences[0])
-    assert made._by_leaf() == [(leaves[1], [1, 3]), (leaves[0], [2])]
+    assert by_leaf(made) == [(leaves[1], [1, 3]), (leaves[0], [2])]
     assert sequences[0].fed == 3 and sequences[0].rows is None
     made.admit(sequences[0], [1], (0, 0))
-    assert made.position[0] == 20 + 3 and made._by_leaf()[0] == (leaves[0], [0, 2])
+    assert made.position[0] == 20 + 3 and by_leaf(made)[0] == (leaves[0], [0, 2])
 
 
 def emptying(most: int, patience: int) -> tuple[list[int], float, int]:
