@@ -103,7 +103,7 @@ def _marked(passage: Passage) -> Reading | None:
 
 def _instead(passage: Passage, found: Reading) -> Reading | None:
     """The letter of a later sentence that takes the marked one back."""
-    back = wording.TAKES_BACK.search(passage.text, found.end)
+    back = wording.taken_back(passage.text, found.end)
     for sentence in backwards(passage, back.start()) if back is not None else ():
         later = _said(passage, sentence.start, sentence.end)
         later = later or _in_sentence(passage, sentence.start, sentence.end)
@@ -114,7 +114,7 @@ def _instead(passage: Passage, found: Reading) -> Reading | None:
 
 def _taken_back(passage: Passage, sentence: Sentence) -> Reading | None:
     """The letter behind a "wait, ..." or "actually, ..." of a sentence."""
-    back = wording.TAKES_BACK.search(sentence.text)
+    back = wording.taken_back(sentence.text)
     if back is None:
         return None
     return _in_sentence(passage, sentence.start + back.end(), sentence.end)

@@ -115,7 +115,7 @@ def _uncut(passage: Passage, verdict: _Verdict) -> _Verdict:
 
 def _after(passage: Passage, found: Reading) -> Reading | None:
     """What a later sentence says instead: it takes the answer back, or concludes from a box."""
-    back = wording.TAKES_BACK.search(passage.text, found.end)
+    back = wording.taken_back(passage.text, found.end)
     if back is None and found.rule != "box":
         return None
     start = found.end if back is None else back.start()

@@ -61,7 +61,8 @@ class Passage:
     @classmethod
     def of(cls, text: str, is_cut: bool = False) -> Passage:
         """What follows the model's thinking, up to the end of its turn; empty if it thinks on."""
-        if _BEGINS.search(text) is None:  # as most texts have none
+        has_any = "<" in text or "[" in text or "◁" in text
+        if not has_any or _BEGINS.search(text) is None:  # as most texts have none
             start = max(0, len(text) - LONGEST)
             return cls(text[start:], start, is_cut)
         start = 0
@@ -85,6 +86,8 @@ class Passage:
     def text(self) -> str:
         """Return the same in plain characters, each in its place, without what nobody reads."""
         plain = self.raw if self.raw.isascii() else self.raw.translate(PLAIN)
+        if not ("<<" in plain or "~~" in plain or "\x1b" in plain):  # then there is no such part
+            return plain
         return _ASIDE.sub(lambda match: " " * len(match[0]), plain)
 
     def until(self, end: int) -> Passage:

@@ -207,7 +207,7 @@ NOTHING = _search(
 )
 """All of an answer that is none."""
 
-TAKES_BACK = _search(
+_TAKES_BACK = _search(
     r"\b"
     + _one_of(
         r"""wait|actually|correction|(?:made|is|was)\ an?\ (?:mistake|error|slip)|my\ mistake
@@ -218,7 +218,18 @@ TAKES_BACK = _search(
         |that(?:'s|\ is|\ was)\ not\ (?:right|correct)"""
     )
 )
-"""What takes an answer back that was given before."""
+_BACK_WORDS = ("wait", "actual", "correct", "mistake", "error", "slip", "oops", "sorry", "apolog",
+               "scratch", "second", "wrong", "hold", "hmm", "let me", "not right")  # fmt: skip
+
+
+def taken_back(text: str, start: int = 0) -> re.Match[str] | None:
+    """What takes an answer back that was given before, from `start` on."""
+    if text.isascii():  # then every such phrase has one of the words, which are found far sooner
+        lower = text[start:].lower()
+        if not any(word in lower for word in _BACK_WORDS):
+            return None
+    return _TAKES_BACK.search(text, start)
+
 
 WRONG = _search(r"\b(?:wrong|incorrect|not correct|not right|mistaken|a mistake)\b")
 NOT = _search(r"[\s*_:]{0,10}(?:not|n't|never)\b")
