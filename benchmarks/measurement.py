@@ -160,9 +160,10 @@ class Training(_Part):
     out, in which the engine is opened.
 
     step_seconds, rollout_seconds: medians of later steps. peaks: bytes of a GPU's memory in use at
-    most while a rollout lasts, and while the trainer computes. grown_bytes: what is in use at the
-    last step's end and was not at the third's. masked: of the sequences that were looked at, those
-    that TRL would leave out by its default for another engine's samples.
+    most while a rollout lasts, while the trainer computes, and while an engine with a copy of the
+    module and as large a KV cache draws a rollout. grown_bytes: what is in use at the last step's
+    end and was not at the third's. masked: of the sequences that were looked at, those that TRL
+    would leave out by its default for another engine's samples.
     """
 
     steps: Annotated[int, Field(ge=1)]
@@ -171,6 +172,7 @@ class Training(_Part):
     step_seconds: Positive | None = None
     rollout_peak_bytes: int | None = None
     trainer_peak_bytes: int | None = None
+    second_engine_peak_bytes: int | None = None
     grown_bytes: int | None = None
     sequences: int
     masked: int

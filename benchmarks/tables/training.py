@@ -20,6 +20,7 @@ def training_tables(row: Measurement, training: Training) -> Iterator[str]:
         ("a whole step, s", number(training.step_seconds, 1)),
         ("the weights, GiB", _gib(row.numbers.weights_bytes)),
         ("most in use in a rollout, GiB", _gib(training.rollout_peak_bytes)),
+        ("the same of an engine with a copy, GiB", _gib(training.second_engine_peak_bytes)),
         ("most in use by the trainer, GiB", _gib(training.trainer_peak_bytes)),
         ("memory grown since the third step, GiB", _gib(training.grown_bytes)),
         ("sequences that TRL would mask beside vLLM", _of(training.masked, training.sequences)),

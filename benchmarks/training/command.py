@@ -45,6 +45,14 @@ def training(
     kv_cache_memory: Annotated[
         int | None, typer.Option(min=1, metavar="BYTES", help="The engine's KV cache.")
     ] = None,
+    second_engine: Annotated[
+        bool,
+        typer.Option(
+            "--second-engine",
+            help="Draw the last rollout again by an engine with a copy of the module, for its "
+            "memory; needs --kv-cache-memory.",
+        ),
+    ] = False,
     results: Annotated[
         Path, typer.Option(help="Folder of the file, or a file of lines.", parser=parse_path)
     ] = Path("benchmarks/results"),
@@ -73,6 +81,10 @@ def training(
         raise UsageError(
             f"--batch {batch}: it must divide the {prompts * samples} samples of a step"
         )
+    if second_engine and kv_cache_memory is None:
+        raise UsageError(
+            "--second-engine compares memory with KV caches of one size: say --kv-cache-memory"
+        )
     from benchmarks.result_lines import add_result
     from benchmarks.training.result import measurement
     from benchmarks.training.steps import TrainingSettings, measure
@@ -82,7 +94,7 @@ def training(
         options["kv_cache_memory"] = kv_cache_memory
     asked = TrainingSettings(
         model, prompts, length, samples, output, steps, batch, peer, dtype, device, fp32_head,
-        compare, autocast, options,
+        compare, autocast, second_engine, options,
     )  # fmt: skip
     typed = shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
     found = measurement(asked, measure(asked), typed, commit, busy)

@@ -4,11 +4,12 @@ training`.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -30,8 +31,10 @@ from benchmarks.training.noise import Drawn, differences, masked, trained
 from benchmarks.training.peer import generate_batch
 from sharegen.bench.shapes import random_model, vocabulary
 from sharegen.common.log import log
+from sharegen.engine.core.request import SamplingParams
 from sharegen.engine.model.checkpoint.source import resolve_device
 from sharegen.errors import UsageError
+from sharegen.llm import LLM
 from sharegen.trl import Rollout
 from sharegen.workload.recipe import RECIPES
 
@@ -53,7 +56,8 @@ class TrainingSettings:
     problems, as long as they are. batch: sequences of a forward of the trainer. peer: tokens a
     sample that transformers' generate_batch draws of as many sequences, 0 for none. autocast:
     whether a module in float32 is trained under autocast to the dtype, in which the rollout has
-    copies of its weights.
+    copies of its weights. second_engine: whether the last rollout is drawn again by an engine that
+    has a copy of the module, as engines beside a trainer do.
     """
 
     model: str
@@ -69,6 +73,7 @@ class TrainingSettings:
     fp32_head: bool = False
     compare: bool = True
     autocast: bool = False
+    second_engine: bool = False
     options: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -106,12 +111,14 @@ class Measured:
 class _Watched(Rollout):
     """The rollout, with a clock; beside the first one log-probabilities are compared."""
 
-    def __init__(self, asked: TrainingSettings) -> None:
+    def __init__(self, asked: TrainingSettings, second: Any | None) -> None:
         options = asked.options | ({"dtype": asked.dtype} if asked.autocast else {})
         super().__init__(**options)
         self._asked = asked
+        self._second = second
         self.steps: list[_Step] = []
         self.differences: list[Difference] = []
+        self.second_peak: int | None = None
 
     def __call__(self, prompts: Any, trainer: Any) -> dict[str, list[Any]]:
         _forget_peak()
@@ -125,11 +132,27 @@ class _Watched(Rollout):
         out = masked(some, own, trainer.args.vllm_importance_sampling_clip_max)
         if self._asked.compare and not self.differences:
             self.differences += differences(trainer, drawn[:_COMPARED], self._asked.batch)
+        if self._second is not None and len(self.steps) + 1 == self._asked.steps:
+            tokenizer = trainer.processing_class
+            self.second_peak = _second_peak(self._asked, self._second, tokenizer, drawn)
+            self._second = None
         tokens = sum(len(each.completion) for each in drawn)
         beside = time.perf_counter() - began
         self.steps.append(_Step(seconds, tokens, len(some), out, peak, beside))
         _forget_peak()
         return found
+
+
+def _second_peak(
+    asked: TrainingSettings, module: Any, tokenizer: Any, drawn: Sequence[Drawn]
+) -> int:
+    """Bytes in use at most while an engine over a module of its own draws what was drawn."""
+    prompts = [{"prompt_token_ids": each.prompt} for each in drawn[:: asked.samples]]
+    params = SamplingParams(n=asked.samples, max_tokens=asked.output, ignore_eos=True)
+    _forget_peak()
+    with LLM(module.to(resolve_device(asked.device)), tokenizer, **asked.options) as llm:
+        llm.generate(prompts, params, use_tqdm=False)  # type: ignore[arg-type]
+    return _peak()
 
 
 class _Clock(TrainerCallback):
@@ -158,7 +181,9 @@ def measure(asked: TrainingSettings) -> Measured:
         raise UsageError("--dtype float16 needs a GPU: accelerate has no such autocast on a CPU")
     module, tokenizer = _loaded(asked, device)
     weights = sum(weight.nbytes for weight in module.parameters())
-    watched = _Watched(asked)
+    second: Any = copy.deepcopy(module).cpu() if asked.second_engine else None
+    watched = _Watched(asked, second)
+    del second
     with tempfile.TemporaryDirectory() as folder:
         trainer = _trainer(asked, module, tokenizer, watched, folder)
         trainer.train()
@@ -269,6 +294,7 @@ def _summary(watched: _Watched) -> Training:
         grown_bytes=grown,
         sequences=sum(each.sequences for each in steps),
         masked=sum(each.masked for each in steps),
+        second_engine_peak_bytes=watched.second_peak if on_gpu else None,
         differences=tuple(watched.differences),
     )
 

@@ -75,7 +75,7 @@ def test_two_steps_over_random_weights(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     asked = TrainingSettings(
         str(tmp_path), prompts=2, length=8, samples=2, output=6, steps=2, batch=4, peer=0,
-        device="cpu", fp32_head=True, options={"kv_cache_memory": 1 << 22},
+        device="cpu", fp32_head=True, second_engine=True, options={"kv_cache_memory": 1 << 22},
     )  # fmt: skip
     found = measurement(asked, measure(asked), "python -m benchmarks training x", "1234567", True)
     training = found.numbers.training
