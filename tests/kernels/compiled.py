@@ -44,6 +44,7 @@ from sharegen.kernels.cost import Decided
 from sharegen.kernels.decode import decode_attention
 from sharegen.kernels.decode_latents import decode_latents
 from sharegen.kernels.fp4_words import pack
+from sharegen.kernels.fp8_groups import groups_of
 from sharegen.kernels.fp8_rows import FP8Rows, gated_rows, rows_of
 from sharegen.kernels.latents import Latents
 from sharegen.kernels.layout import SharedLayout
@@ -153,6 +154,10 @@ def between() -> None:
     merge_partials(shared, lse[:2, 0].contiguous(), start, own, lse, torch.empty_like(q))
     rows_of(q.flatten(1), LEAST)
     gated_rows(q.flatten(1), q.flatten(1), LEAST)
+    for size in (256, 4096, 12_288):
+        x = torch.zeros(6, size, dtype=q.dtype)
+        for up, by_columns in ((None, False), (None, True), (x, True)):
+            groups_of(x, LEAST, up=up, by_columns=by_columns, rows=8)
 
 
 def many_rows() -> None:

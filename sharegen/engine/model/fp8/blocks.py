@@ -108,24 +108,59 @@ def multiply_blocks(
     bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Multiply x [..., K] by a weight [N, K] in e4m3 with scales [N / 128, K / 128]: [..., N]."""
+    numbers, own = torch.ops.sharegen.quantise_groups(x, True)
     if weight.is_cuda:
-        rows = x.flatten(0, -2)
-        numbers, own = quantise_groups(in_fours(rows))
-        out = torch.ops.sharegen.block_product(numbers, own.t().contiguous(), weight, scales)
-        out = out[: len(rows)].view(*x.shape[:-1], -1)
+        out = torch.ops.sharegen.block_product(numbers, own, weight, scales)
     else:
-        out = functional.linear(widened_groups(*quantise_groups(x)), widened(weight, scales))
+        out = functional.linear(widened_groups(numbers, own.t()), widened(weight, scales))
+    out = out[: x.shape[:-1].numel()].view(*x.shape[:-1], len(weight))
     if bias is not None:
         out = out + bias
     return out.to(x.dtype)
 
 
-def in_fours(rows: torch.Tensor) -> torch.Tensor:
-    """Rows [T, K], and as many of zeros behind them that there is a multiple of four.
+@torch.library.custom_op("sharegen::quantise_groups", mutates_args=())
+def _quantise_groups(x: torch.Tensor, by_columns: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """`quantise_groups` of x [..., K] as [T, K], on a GPU by one kernel.
 
-    The library reads the scales of activations row by row from addresses that are multiples of 16.
+    by_columns: as the library's product takes it, the scales as [K / 128, T] and rows in fours.
     """
-    return functional.pad(rows, (0, 0, 0, -len(rows) % _FOURS))
+    return as_products_take_it(x.flatten(0, -2), None, by_columns)
+
+
+@_quantise_groups.register_fake
+def _(x: torch.Tensor, by_columns: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    return made_of(x, by_columns)
+
+
+# One node of a layer that is compiled, which our passes (graph_passes.py) see.
+QUANTISE_GROUPS = (torch.ops.sharegen.quantise_groups, torch.ops.sharegen.quantise_groups.default)
+"""What nodes of a compiled layer's graph that call it have as their target."""
+
+
+def as_products_take_it(
+    x: torch.Tensor, up: torch.Tensor | None, by_columns: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same of rows x [T, K], or of silu(x) * up."""
+    rows = len(x) + (-len(x) % _FOURS if by_columns else 0)
+    if x.is_cuda:
+        from sharegen.kernels.fp8_groups import groups_of  # which needs Triton
+
+        made = groups_of(x, LEAST, up=up, by_columns=by_columns, rows=rows)
+        return made.numbers, made.scales
+    if up is not None:
+        x = functional.silu(x) * up
+    numbers, scales = quantise_groups(functional.pad(x, (0, 0, 0, rows - len(x))))
+    return numbers.contiguous(), scales.t().contiguous() if by_columns else scales
+
+
+def made_of(x: torch.Tensor, by_columns: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tensors like those, without numbers."""
+    rows, groups = x.shape[:-1].numel(), -(-x.shape[-1] // BLOCK)
+    if by_columns:
+        rows = rows + -rows % _FOURS
+    scales = x.new_empty((groups, rows) if by_columns else (rows, groups), dtype=torch.float32)
+    return x.new_empty(rows, x.shape[-1], dtype=E4M3), scales
 
 
 def scaled_product(
@@ -142,9 +177,9 @@ def scaled_product(
     kinds = functional.ScalingType
     more = -scales.shape[1] % _FOURS
     return functional.scaled_mm(
-        rows.contiguous(),
+        rows,
         weight.t(),
-        own.contiguous().t(),
+        own.t(),
         kinds.BlockWise1x128,
         (functional.pad(scales, (0, more)) if more else scales).t(),
         kinds.BlockWise128x128,
@@ -182,7 +217,7 @@ def multiply_block_groups(
     if weight.is_meta:  # there are no ends
         return x.new_empty(count, weight.shape[1])
     if weight.is_cuda:
-        numbers, own = quantise_groups(x)
+        numbers, own = torch.ops.sharegen.quantise_groups(x, False)
         out: torch.Tensor = torch.ops.sharegen.block_groups(
             numbers, own, which, weight, scales, ends
         )
@@ -208,7 +243,7 @@ def _block_groups(
     """The kernel's product (`kernels/block_groups.py`) of rows that are quantised, in bfloat16."""
     from sharegen.kernels.block_groups import block_groups  # which needs Triton
 
-    return block_groups(numbers.contiguous(), own.contiguous(), which, weight, scales, ends)
+    return block_groups(numbers, own, which, weight, scales, ends)
 
 
 @_block_groups.register_fake

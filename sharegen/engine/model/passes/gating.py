@@ -3,8 +3,9 @@
 Model code says `down_proj(act_fn(gate_proj(x)) * up_proj(x))`, and the first two products are one
 (`fusing.py`). In bfloat16 that one and the activation are one kernel, where there is one for it; a
 projection in FP8 begins with the scales of its rows, and these and the activation are one where the
-rows are wide. The compiler sees all of it, so this is done in its graph, where nothing of the
-model's code has to be matched; other activations, and what comes between, stay as they are.
+rows are wide, or where there is a scale for each 128 numbers. The compiler sees all of it, so this
+is done in its graph, where nothing of the model's code has to be matched; other activations, and
+what comes between, stay as they are.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import operator
 import torch
 from torch import fx
 
+from sharegen.engine.model.fp8 import blocks
 from sharegen.engine.model.fp8 import products as fp8
 from sharegen.engine.model.passes.graph_nodes import (
     erase_unused,
@@ -45,6 +47,19 @@ def gated_rows(gate: torch.Tensor, up: torch.Tensor) -> tuple[torch.Tensor, torc
 def _(gate: torch.Tensor, up: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     scales = gate.new_empty(*gate.shape[:-1], 1, dtype=torch.float32)
     return gate.new_empty(gate.shape, dtype=fp8.E4M3), scales
+
+
+@torch.library.custom_op("sharegen::gated_groups", mutates_args=())
+def gated_groups(
+    gate: torch.Tensor, up: torch.Tensor, by_columns: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return silu(gate) * up, of gate and up [..., K], as `quantise_groups` of blocks gives it."""
+    return blocks.as_products_take_it(gate.flatten(0, -2), up.flatten(0, -2), by_columns)
+
+
+@gated_groups.register_fake
+def _(gate: torch.Tensor, up: torch.Tensor, by_columns: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    return blocks.made_of(gate, by_columns)
 
 
 @torch.library.custom_op("sharegen::gated_product", mutates_args=())
@@ -109,15 +124,23 @@ def _suits(x: fx.Node, weight: fx.Node) -> bool:
 
 
 def gates_into_rows(graph: fx.Graph) -> None:
-    """Put `gated_rows` in the place of wide rows that are quantised right after their gate."""
-    for node in [node for node in graph.nodes if is_call(node, fp8.QUANTISE)]:
-        product = node.args[0]
+    """Put `gated_rows` in the place of wide rows that are quantised right after their gate, and
+    `gated_groups` where they are quantised 128 numbers at a time.
+    """
+    for node in list(graph.nodes):
+        if is_call(node, fp8.QUANTISE):
+            gated, suits = torch.ops.sharegen.gated_rows.default, _are_wide
+        elif is_call(node, blocks.QUANTISE_GROUPS):
+            gated, suits = torch.ops.sharegen.gated_groups.default, _are_alike
+        else:
+            continue
+        product, *how = node.args
         if not is_call(product, _PRODUCTS) or len(product.users) > 1:
             continue
         found = _gate_and_up(product)
-        if found is not None and _are_wide(*found):
+        if found is not None and suits(*found):
             with graph.inserting_before(node):
-                both = graph.call_function(torch.ops.sharegen.gated_rows.default, found)
+                both = graph.call_function(gated, (*found, *how))
             both.meta = node.meta
             node.replace_all_uses_with(both)
             erase_unused(graph, node)
@@ -136,16 +159,21 @@ def _gate_and_up(product: fx.Node) -> tuple[fx.Node, fx.Node] | None:
 
 
 def _are_wide(one: fx.Node, other: fx.Node) -> bool:
-    """Whether they are tensors of one size and dtype with wide rows, which the kernel can hold."""
+    """Whether they are alike, with wide rows, which the kernel can hold."""
     from sharegen.kernels.fp8_rows import WIDEST  # which needs Triton
 
-    first, second = value_of(one), value_of(other)
-    if first is None or second is None:
-        return False
-    width = first.shape[-1]
+    width = shape_of(one)[-1:]
     return (
-        first.shape == second.shape
+        _are_alike(one, other) and isinstance(width[0], int) and _LEAST_WIDTH <= width[0] <= WIDEST
+    )
+
+
+def _are_alike(one: fx.Node, other: fx.Node) -> bool:
+    """Whether they are tensors of one size and dtype."""
+    first, second = value_of(one), value_of(other)
+    return (
+        first is not None
+        and second is not None
+        and first.shape == second.shape
         and first.dtype == second.dtype
-        and isinstance(width, int)
-        and _LEAST_WIDTH <= width <= WIDEST
     )

@@ -10,6 +10,7 @@ from torch import fx, nn
 
 from sharegen.engine.model.compile.fusing import fuse_projections
 from sharegen.engine.model.fp8 import products as fp8
+from sharegen.engine.model.fp8.blocks import FP8BlockLinear
 from sharegen.engine.model.passes import gating
 from sharegen.engine.model.passes.graph_passes import GraphPasses
 from sharegen.kernels import gated_product as kernels
@@ -17,6 +18,7 @@ from sharegen.kernels.roles import is_hopper
 
 SIZE, WIDE = 32, 128
 GATED_ROWS = torch.ops.sharegen.gated_rows.default
+GATED_GROUPS = torch.ops.sharegen.gated_groups.default
 GATED_PRODUCT = torch.ops.sharegen.gated_product.default
 
 
@@ -91,6 +93,29 @@ def test_what_is_no_such_gate_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(gating, "_LEAST_WIDTH", WIDE)
     assert calls(GatedMLP(nn.GELU())) == 0
     assert calls(Joined(nn.SiLU())) == 0
+
+
+class InBlocks(GatedMLP):
+    """Its weights are FP8 by blocks."""
+
+    def __init__(self, activation: nn.Module) -> None:
+        super().__init__(activation)
+        for name, layer in list(self.named_children()):
+            if isinstance(layer, fp8.FP8Linear):
+                weight = layer.weight.float() * layer.weight_scale
+                setattr(self, name, FP8BlockLinear(*in_whole_blocks(weight), None))
+
+
+def in_whole_blocks(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A weight of one block in e4m3, and its scale."""
+    scales = weight.abs().amax()[None, None] / 448
+    return (weight / scales).to(fp8.E4M3), scales
+
+
+@pytest.mark.slow
+def test_any_gate_goes_into_groups() -> None:
+    assert calls(InBlocks(nn.SiLU()), operator=GATED_GROUPS) == 1
+    assert calls(InBlocks(nn.GELU()), operator=GATED_GROUPS) == 0
 
 
 class PlainMLP(nn.Module):
