@@ -487,6 +487,9 @@ def random_model(
         Path, typer.Argument(help="Where to write; it must not exist.", parser=parse_path)
     ],
     eos: Annotated[int, typer.Option(metavar="N", help="Token ids that end a sample.")] = 1,
+    mxfp4: Annotated[
+        bool, typer.Option("--mxfp4", help="Experts in MXFP4, as gpt-oss is published.")
+    ] = False,
     device: Device = "auto",
 ) -> None:
     """Write a model of random weights, with a tokenizer, into a new folder.
@@ -496,7 +499,7 @@ def random_model(
     from benchmarks.random_model import save_random_model
     from sharegen.engine.model.checkpoint.source import resolve_device
 
-    save_random_model(shape, folder, eos, resolve_device(device))
+    save_random_model(shape, folder, eos, resolve_device(device), mxfp4)
     typer.echo(f"written: {folder}", err=True)
 
 

@@ -9,21 +9,30 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from transformers import GenerationConfig
+from safetensors.torch import save_file
+from transformers import GenerationConfig, PreTrainedModel
 
-from sharegen.bench.shapes import random_model, vocabulary
+from sharegen.bench.shapes import config_of, random_model, vocabulary
 from sharegen.engine.model.checkpoint.tokenizer import load_tokenizer
+from sharegen.engine.model.fp4.numbers import rounded
 from sharegen.errors import UsageError
+from sharegen.kernels.fp4_words import LARGEST_SCALE
 from sharegen.workload.recipe import RECIPES
 
 _TOKENIZER = RECIPES / "tinymath" / "model"
+_MXFP4 = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn",
+          "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}  # fmt: skip
+_EXPERTS = (".experts.gate_up_proj", ".experts.down_proj")
 
 
-def save_random_model(shape: str, folder: Path, eos: int, device: torch.device) -> None:
+def save_random_model(
+    shape: str, folder: Path, eos: int, device: torch.device, mxfp4: bool = False
+) -> None:
     """Write a folder that every command takes as a model; it must be new.
 
     Random weights in bfloat16, and the tokenizer of the bundled model. eos: ids that end a
-    sample, spread evenly over the vocabulary, the tokenizer's own among them.
+    sample, spread evenly over the vocabulary, the tokenizer's own among them. mxfp4: whether the
+    experts are in MXFP4, as gpt-oss is published.
     """
     tokenizer = load_tokenizer(_TOKENIZER)
     size = vocabulary(shape)
@@ -33,6 +42,8 @@ def save_random_model(shape: str, folder: Path, eos: int, device: torch.device) 
         )
     if not 1 <= eos <= size:
         raise UsageError(f"--eos {eos}: it must be from 1 to the vocabulary's {size:,}")
+    if mxfp4 and config_of(shape).model_type != "gpt_oss":
+        raise UsageError(f"--mxfp4: shape {shape!r} is not gpt-oss, whose checkpoints are so")
     try:
         folder.mkdir(parents=True)
     except OSError as error:
@@ -45,5 +56,25 @@ def save_random_model(shape: str, folder: Path, eos: int, device: torch.device) 
         eos_token_id=sorted((own + i * size // eos) % size for i in range(eos)),
         pad_token_id=tokenizer.pad_token_id,
     )
-    model.save_pretrained(folder)
+    if mxfp4:
+        _save_in_mxfp4(model, folder)
+    else:
+        model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+def _save_in_mxfp4(model: PreTrainedModel, folder: Path) -> None:
+    """Experts as blocks of 32 numbers of an output, two in a byte, and a scale for each block."""
+    tensors: dict[str, torch.Tensor] = {}
+    for name, weight in model.state_dict().items():
+        if name.endswith(_EXPERTS):
+            parts = [rounded(expert.t(), LARGEST_SCALE) for expert in weight]
+            blocks, scales = (torch.stack(part).cpu() for part in zip(*parts, strict=True))
+            tensors[f"{name}_blocks"] = blocks.unflatten(-1, (-1, 16)).contiguous()
+            tensors[f"{name}_scales"] = scales
+        else:
+            tensors[name] = weight.cpu().contiguous()
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    model.config.quantization_config = _MXFP4
+    model.config.save_pretrained(folder)
+    model.generation_config.save_pretrained(folder)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoTokenizer, GenerationConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, Mxfp4Config
 
 from benchmarks.commands import app
 from benchmarks.random_model import save_random_model
@@ -43,6 +43,25 @@ def test_a_random_model_ends_as_often_as_asked(shape: str, eos: int, tmp_path: P
         assert ended == (0 if eos == 1 else 40)
 
 
+@pytest.mark.slow
+def test_experts_are_in_mxfp4_as_gpt_oss_is_published(tmp_path: Path) -> None:
+    config = tiny_config("gpt_oss")
+    config.vocab_size, config.hidden_size, config.intermediate_size = 1500, 64, 96
+    config.save_pretrained(tmp_path / "shape")
+    folder = tmp_path / "model"
+    save_random_model(str(tmp_path / "shape"), folder, 1, torch.device("cpu"), mxfp4=True)
+    with LLM(folder) as llm:
+        [output] = llm.generate(["2 + 3 ="], SamplingParams(temperature=0, max_tokens=8))
+    [sample] = output.outputs
+    prompt = torch.tensor([output.prompt_token_ids])
+    plain = Mxfp4Config(dequantize=True)
+    module = AutoModelForCausalLM.from_pretrained(
+        folder, quantization_config=plain, dtype=torch.float32
+    )
+    meant = module.generate(prompt, do_sample=False, max_new_tokens=8, min_new_tokens=8)
+    assert sample.token_ids == meant[0, prompt.shape[1] :].tolist()
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
@@ -52,6 +71,7 @@ def test_a_random_model_ends_as_often_as_asked(shape: str, eos: int, tmp_path: P
         (["llama3-8b", "new", "--device", "foo"], "unknown device 'foo'"),
         (["llama3-8b", "."], "name a new one"),
         (["small", "new"], "a vocabulary of 128"),
+        (["llama3-8b", "new", "--mxfp4"], "--mxfp4: shape 'llama3-8b' is not gpt-oss"),
     ],
 )
 def test_refuses_to_write_a_model(
