@@ -76,7 +76,8 @@ def quantise_groups(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     if x.shape[-1] % BLOCK:
         wide = functional.pad(wide, (0, -x.shape[-1] % BLOCK))
     wide = wide.unflatten(-1, (-1, BLOCK))
-    scales = wide.abs().amax(dim=-1).clamp(min=LEAST) / _LARGEST
+    largest = wide.new_full((), _LARGEST)  # by a plain number a GPU divides less precisely
+    scales = wide.abs().amax(dim=-1).clamp(min=LEAST) / largest
     numbers = (wide / scales.unsqueeze(-1)).to(E4M3).flatten(-2)
     return numbers[..., : x.shape[-1]], scales
 
