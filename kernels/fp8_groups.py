@@ -41,7 +41,7 @@ class FP8Groups:
 
 
 @triton.jit
-def _groups_kernel(
+def _group_scales_kernel(
     x_ptr, up_ptr, numbers_ptr, scales_ptr, count, size, groups,
     stride_x, stride_u, stride_row, stride_group, least, largest,
     GROUPS: tl.constexpr, GROUP: tl.constexpr, GATED: tl.constexpr,
@@ -93,7 +93,7 @@ def groups_of(
     stride_row, stride_group = (1, rows) if by_columns else (groups, 1)
     each = min(_MOST_GROUPS, triton.next_power_of_2(groups))
     if rows:
-        _groups_kernel[(rows, triton.cdiv(groups, each))](
+        _group_scales_kernel[(rows, triton.cdiv(groups, each))](
             x, x if up is None else up, numbers, scales, count, size, groups,
             x.stride(0), 0 if up is None else up.stride(0), stride_row, stride_group,
             least, LARGEST,

@@ -39,7 +39,7 @@ _WORDS = {
         "_product_kernel", "aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "_scaled_mm",
         "mkldnn",
     ),
-    "quantising": ("_rows_kernel", "_amax_", "float8"),
+    "quantising": ("_rows_kernel", "_group_scales_kernel", "_amax_", "float8"),
     "rope": ("_rotate_kernel", "_cat_", "_neg_", "aten::neg", "aten::cat", "_cos_", "_sin_"),
     "norms": ("rsqrt", "norm", "_mean_", "_pow_", "aten::mean", "aten::pow"),
     "gates": ("silu", "gelu", "_gate_kernel", "sigmoid", "tanh", "softplus"),

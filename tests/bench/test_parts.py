@@ -27,6 +27,7 @@ from sharegen.bench.parts import PARTS, part_of
         ("_merge_rows_kernel", "suffix"),
         ("_rotate_and_store_kernel", "store"),
         ("_rows_kernel", "quantising"),
+        ("_group_scales_kernel", "quantising"),
         ("_pick_kernel", "sampling"),
         ("_own_kernel", "mixers"),
         ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "ranks"),
