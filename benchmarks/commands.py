@@ -487,9 +487,13 @@ def random_model(
         Path, typer.Argument(help="Where to write; it must not exist.", parser=parse_path)
     ],
     eos: Annotated[int, typer.Option(metavar="N", help="Token ids that end a sample.")] = 1,
-    mxfp4: Annotated[
-        bool, typer.Option("--mxfp4", help="Experts in MXFP4, as gpt-oss is published.")
-    ] = False,
+    stored: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND",
+            help="mxfp4: experts, as gpt-oss is published; fp8-blocks: layers, as Qwen3-FP8 is.",
+        ),
+    ] = None,
     device: Device = "auto",
 ) -> None:
     """Write a model of random weights, with a tokenizer, into a new folder.
@@ -499,7 +503,9 @@ def random_model(
     from benchmarks.random_model import save_random_model
     from sharegen.engine.model.checkpoint.source import resolve_device
 
-    save_random_model(shape, folder, eos, resolve_device(device), mxfp4)
+    if stored not in (None, "mxfp4", "fp8-blocks"):
+        raise UsageError(f"--stored {stored}: it must be mxfp4 or fp8-blocks")
+    save_random_model(shape, folder, eos, resolve_device(device), stored)
     typer.echo(f"written: {folder}", err=True)
 
 

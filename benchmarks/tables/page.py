@@ -37,7 +37,8 @@ time. Then `python -m benchmarks tables` writes this page anew. It all needs a c
   a job's first steps was compiled before, and of several runs of less than 12 seconds together the
   median counts.
 - **FP8** are weights and KV cache: `--quantization fp8 --kv-cache-dtype fp8`.
-- **Of the ceiling** is the share of what the same job draws with attention replaced by a copy.
+- **Of the ceiling** is the share of what the same job draws with attention replaced by a copy,
+  and what changes the states of a hybrid's mixers as well.
 - **Results vary by about 5% between cards** of one name, so a comparison with another
   program counts only where both were measured in one sitting.
 - **The commit** is the one whose code was measured. A letter behind a row says what tells it from

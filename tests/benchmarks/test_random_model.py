@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, Mxfp4Config
 
 from benchmarks.commands import app
@@ -49,7 +50,7 @@ def test_experts_are_in_mxfp4_as_gpt_oss_is_published(tmp_path: Path) -> None:
     config.vocab_size, config.hidden_size, config.intermediate_size = 1500, 64, 96
     config.save_pretrained(tmp_path / "shape")
     folder = tmp_path / "model"
-    save_random_model(str(tmp_path / "shape"), folder, 1, torch.device("cpu"), mxfp4=True)
+    save_random_model(str(tmp_path / "shape"), folder, 1, torch.device("cpu"), "mxfp4")
     with LLM(folder) as llm:
         [output] = llm.generate(["2 + 3 ="], SamplingParams(temperature=0, max_tokens=8))
     [sample] = output.outputs
@@ -62,6 +63,32 @@ def test_experts_are_in_mxfp4_as_gpt_oss_is_published(tmp_path: Path) -> None:
     assert sample.token_ids == meant[0, prompt.shape[1] :].tolist()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["qwen3", "qwen3_moe"])
+def test_layers_are_in_blocks_as_qwen3_fp8_is_published(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny_config(name)
+    config.vocab_size, config.hidden_size, config.intermediate_size = 1500, 256, 384
+    config.moe_intermediate_size = 128
+    config.save_pretrained(tmp_path / "shape")
+    folder = tmp_path / "model"
+    save_random_model(str(tmp_path / "shape"), folder, 1, torch.device("cpu"), "fp8-blocks")
+    stored = load_file(folder / "model.safetensors")
+    scales = [key for key in stored if key.endswith("_scale_inv")]
+    assert scales and all(
+        stored[key.removesuffix("_scale_inv")].dtype is torch.float8_e4m3fn for key in scales
+    )
+    monkeypatch.setenv("SHAREGEN_EMULATE_FP8", "1")
+    found, params = [], SamplingParams(temperature=0, max_tokens=1, logprobs=1)
+    for quantization in (None, "fp8-blocks"):
+        with LLM(folder, dtype="float32", quantization=quantization) as llm:
+            [output] = llm.generate(["2 + 3 ="], params)
+        [entry] = output.outputs[0].logprobs
+        found.append(max(each.logprob for each in entry.values()))
+    assert 0 < abs(found[0] - found[1]) < 0.2  # activations are rounded in one of them alone
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
@@ -71,7 +98,8 @@ def test_experts_are_in_mxfp4_as_gpt_oss_is_published(tmp_path: Path) -> None:
         (["llama3-8b", "new", "--device", "foo"], "unknown device 'foo'"),
         (["llama3-8b", "."], "name a new one"),
         (["small", "new"], "a vocabulary of 128"),
-        (["llama3-8b", "new", "--mxfp4"], "--mxfp4: shape 'llama3-8b' is not gpt-oss"),
+        (["llama3-8b", "new", "--stored", "mxfp4"], "shape 'llama3-8b' is not gpt-oss"),
+        (["llama3-8b", "new", "--stored", "int3"], "--stored int3: it must be mxfp4 or fp8-blo"),
     ],
 )
 def test_refuses_to_write_a_model(
