@@ -1,5 +1,4 @@
-"""The ceiling of a job: attention, and what changes the states of a hybrid's mixers, replaced by
-copies.
+"""The ceiling of a job: copies in the place of attention, and of what changes a hybrid's states.
 
 This is Hydragen's no-attention ceiling (section 4.1): projections, those of mixers too, KV store,
 sampling and scheduling stay.
@@ -20,17 +19,15 @@ from sharegen.engine.execute.latent_step import LatentStep, latent_stores
 from sharegen.engine.execute.states import StatePool
 from sharegen.engine.execute.step_slots import StepSlots
 from sharegen.engine.model.interface import AttentionContext
-from sharegen.engine.model.states.in_place import RECURRENT, changing, in_place
+from sharegen.engine.model.states.in_place import changing, in_place, no_changes
 from sharegen.engine.model.states.mixers import States, keys_in_place
 from sharegen.kernels import reference
 from sharegen.kernels.layout import SharedLayout
 
 
 def leave_attention_out(engine: Engine) -> None:
-    """Leave attention out: from here on the engine's attention copies; its graphs are captured
-    anew. Of one rank.
-
-    So does what changes the states of a hybrid's mixers, and they stay as they are.
+    """Leave attention out, and what changes states, which stay as they are: from here on the engine
+    copies; its graphs are captured anew. Of one rank.
     """
     engine.runner.attention = Copies(engine)
     if engine.runner.states is not None:
@@ -56,11 +53,7 @@ def attention_left_out(engine: Engine) -> Iterator[None]:
 
 
 class Unmixed(StatePool):
-    """The states of mixers whose convolutions and recurrences are left out.
-
-    A decoding step's mixers run around copies, compiled where they were. Mixers whose states do not
-    all change in place (`in_place.py`), and those of prompts, are left out whole.
-    """
+    """Leaves mixers out, but for the projections of those whose states all change in place."""
 
     def __init__(self, pool: StatePool) -> None:
         vars(self).update(vars(pool))
@@ -73,22 +66,11 @@ class Unmixed(StatePool):
         if not self._around[index]:
             return hidden.clone()
         mixer = self.mixers[index]
-        copies = {key: _values if key == RECURRENT else _inputs for key in mixer.keys}
-        with changing(copies):
+        with changing(no_changes(mixer.keys)):
             is_compiled = type(mixer.module) in self._compiled
             return mixer.step(hidden, States({}, in_place(mixer.keys)), is_compiled)
 
     def end_step(self, slots: StepSlots) -> None: ...
-
-
-def _values(q: Any, k: Any, v: torch.Tensor, *how: Any) -> torch.Tensor:
-    """In the place of a delta rule."""
-    return v.clone()
-
-
-def _inputs(x: torch.Tensor, *how: Any) -> torch.Tensor:
-    """In the place of a convolution; x: [sequences, channels, tokens]."""
-    return x.transpose(1, 2).clone(memory_format=torch.contiguous_format).transpose(1, 2)
 
 
 class Copies:

@@ -114,18 +114,18 @@ def in_place(keys: Iterable[Key]) -> dict[Key, StateInPlace]:
 
 
 def no_changes(keys: Iterable[Key]) -> dict[Key, Change]:
-    """Return changes that change nothing, for a mixer that runs only to see it run."""
+    """Return copies in the place of changes, for a mixer that runs only to see it run."""
     return {key: _no_rule if key == RECURRENT else _no_convolution for key in keys}
 
 
 def _no_rule(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor, beta: torch.Tensor
 ) -> torch.Tensor:
-    return v.new_zeros(v.shape)
+    return v.clone()
 
 
 def _no_convolution(x: torch.Tensor, *parameters: Any) -> torch.Tensor:
-    return x.new_zeros(x.shape[0], 1, x.shape[1]).transpose(1, 2)
+    return x.transpose(1, 2).clone(memory_format=torch.contiguous_format).transpose(1, 2)
 
 
 @torch.library.custom_op("sharegen::apply_rule", mutates_args=())
