@@ -549,6 +549,7 @@ def _as_on_a_gpu(llm: LLM, setting: Setting) -> None:
     llm._compiled = replace(setting, config=replace(setting.config, compile=None))
 
 
+@pytest.mark.slow
 def test_an_llm_begins_uncompiled_until_its_calls_are_long(
     folder: Path, settings: list[Setting], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -577,6 +578,7 @@ def test_an_llm_of_which_the_rule_has_no_say_is_made_once(
     assert [each.config.compile for each in settings] == [True, None, None, False]
 
 
+@pytest.mark.slow
 def test_a_stream_compiles_unless_its_prompts_are_a_short_list(
     folder: Path, settings: list[Setting]
 ) -> None:
@@ -589,6 +591,7 @@ def test_a_stream_compiles_unless_its_prompts_are_a_short_list(
         assert len(settings) == 2
 
 
+@pytest.mark.slow
 def test_files_that_changed_meanwhile_are_no_other_model(
     folder: Path, tmp_path: Path, settings: list[Setting], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -360,6 +360,7 @@ def test_a_module_whose_activations_are_checkpointed() -> None:
         assert all(map(torch.equal, gradients(model), before))
 
 
+@pytest.mark.slow
 def test_a_module_that_has_become_another_is_refused_by_name() -> None:
     peft = pytest.importorskip("peft")
 
@@ -656,6 +657,7 @@ def test_adapters_that_peft_does_not_merge(more: dict[str, Any]) -> None:
         assert tokens(llm) == generated(model)
 
 
+@pytest.mark.slow
 def test_what_is_no_model_is_named() -> None:
     peft = pytest.importorskip("peft")
     config = peft.PromptTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM")

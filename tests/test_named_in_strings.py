@@ -88,6 +88,7 @@ def is_there(dotted: str) -> bool:
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.turn(2)
 def test_modules_named_in_strings_are_there() -> None:
     gone = [

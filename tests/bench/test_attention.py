@@ -32,6 +32,7 @@ def test_floors_are_those_of_the_table() -> None:
 DEEP = Levels(4, 2, (2, 2, 4, 4), (20, 5, 33), 17, head_size=32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
     [SMALL, replace(SMALL, few=0), replace(SMALL, problem=0), replace(SMALL, suffix=0), DEEP],

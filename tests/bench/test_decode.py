@@ -53,6 +53,7 @@ def test_levels_change_what_is_computed_and_stored(shape: str) -> None:
     assert (apart["prompt_tokens_computed"], apart["steps_by_levels"]) == (tokens[2], {"": 5})
 
 
+@pytest.mark.slow
 @pytest.mark.turn(3)
 def test_paces_of_prefill_and_decoding(shape: str) -> None:
     result = decode(shape, "40,20,3,4,6", device="cpu", dtype="float32")
@@ -98,6 +99,7 @@ def test_several_workloads_are_measured_alone(
     assert exit.value.code == 2 and "several workloads: leave out" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.turn(4)
 def test_prints_one_json_line(shape: str, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--shape", shape, "--workload", "40,20,3,4,6", "--max-sequences", "8"]

@@ -32,6 +32,7 @@ def experts() -> Qwen3MoeConfig:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.turn(3)
 def test_rows_under_one_prefix_share_the_experts_of_random_weights(tmp_path: Path) -> None:
     """As those of a trained model do, in the last layer, too; an even share are 16 rows of 64."""

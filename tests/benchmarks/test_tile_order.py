@@ -39,6 +39,7 @@ def test_other_tiles_are_other_bits(comparison: Comparison) -> None:
     assert found["total"] is not None and found["total"] < 1.0
 
 
+@pytest.mark.slow
 def test_every_case_is_a_line() -> None:
     lines = list(bench_tile_order("cpu", "float32", heads=1, tiles=1))
     assert [line["case"] for line in lines] == [case.name for case in CASES]

@@ -152,6 +152,7 @@ def test_scores_and_the_table(sharegen: Command, apps: Path, tmp_path: Path) -> 
     assert f"next: sharegen report {journal} --html {tmp_path / 'a.html'}" in ran.err
 
 
+@pytest.mark.slow
 @pytest.mark.turn(4)
 def test_scoring_continues_and_then_needs_no_execution(
     sharegen: Command, apps: Path, tmp_path: Path
@@ -195,6 +196,7 @@ def test_verdicts_stand_when_the_dataset_grows_and_not_when_their_tests_change(
     assert [line["passed"] for line in lines(scores)[-3:]] == [False, False, False]
 
 
+@pytest.mark.slow
 @pytest.mark.turn(4)
 def test_other_programs_under_the_same_names_are_judged_anew(
     sharegen: Command, apps: Path, tmp_path: Path

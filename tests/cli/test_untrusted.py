@@ -49,6 +49,7 @@ def test_a_template_that_fails_for_one_row_leaves_the_others(
     assert len(lines) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.turn(4)
 def test_a_pattern_without_end_loses_no_sample(
     sharegen: Command, model: Path, rows: Path, short: None

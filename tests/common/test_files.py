@@ -63,6 +63,7 @@ def test_a_socket_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
             check_is_file(Path("socket"))
 
 
+@pytest.mark.slow
 def test_folders_deeper_than_recursion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # a whole path has at most 4,096 bytes
     deep = Path("d/" * 1_900)

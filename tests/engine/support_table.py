@@ -194,8 +194,9 @@ Refused in one line are
 
 What ten of these draw on one GPU, from their public configs with random weights, on the workload
 gsm8k with up to 1,024 sequences. The ceiling is the same job with attention replaced by a copy, and
-what changes the states of a hybrid's mixers as well. [Benchmarks](../benchmarks.md#ten-popular-shapes) have the parts of a step, the
-commands and versions, and `python -m benchmarks card --popular` measures them on your card.
+what changes the states of a hybrid's mixers as well.
+[Benchmarks](../benchmarks.md#ten-popular-shapes) have the parts of a step, the commands and
+versions, and `python -m benchmarks card --popular` measures them on your card.
 
 {begin("popular")}
 

@@ -104,6 +104,7 @@ def test_whatever_is_known_of_the_lengths(tokens: int) -> None:
     assert run(engine, job()).results == reference("llama")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.turn(3)
 def test_one_step_behind(name: str) -> None:
@@ -201,6 +202,7 @@ def test_what_an_engine_keeps_from_one_call_to_the_next_changes_nothing() -> Non
     assert engine.stats.prompt_tokens_computed < 2 * computed
 
 
+@pytest.mark.slow
 def test_seed_key_and_sample_tell_samples_apart() -> None:
     params = replace(PARAMS, max_tokens=30, stop_token_ids=(), ignore_eos=True)
     prompt = forest()[0]

@@ -97,6 +97,7 @@ def test_fp8_weights_leave_latents_as_they_are_and_a_plan_knows_it(
         assert fp8.weights_bytes < plain.weights_bytes
 
 
+@pytest.mark.slow
 @pytest.mark.turn(4)
 def test_in_the_memory_of_few_blocks_samples_are_preempted_and_nothing_changes() -> None:
     model = loaded("deepseek_v3")

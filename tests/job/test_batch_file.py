@@ -129,6 +129,7 @@ def test_each_request_is_drawn_as_it_says(answer: Any) -> None:
     assert other["a"]["body"]["choices"] != together["a"]["body"]["choices"]
 
 
+@pytest.mark.slow
 def test_a_batch_goes_on_and_its_answers_are_written_again(answer: Any, tmp_path: Path) -> None:
     requests = [text("a", n=2), chat("b"), chat("bad", n=0)]
     _, found = answer(requests)

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from sharegen.job import gold_reading
 
 _PROGRAM = """
@@ -43,6 +45,7 @@ def _run(rows: Path, many: int, how: str = "") -> tuple[str, str]:
     return done.stdout.strip(), done.stderr
 
 
+@pytest.mark.slow
 def test_a_copy_finds_the_same_and_what_fails_is_read_here(tmp_path: Path) -> None:
     answers = ["It is so.\n#### 18", "nobody knows", "#### 3", "7"]
     rows = [{"question": f"How many, {i}?", "answer": each} for i, each in enumerate(answers)]
@@ -60,6 +63,7 @@ def test_a_copy_finds_the_same_and_what_fails_is_read_here(tmp_path: Path) -> No
     assert "11 of 12 problems" in said
 
 
+@pytest.mark.slow
 def test_half_of_them_are_read_by_a_copy(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     answers = ["#### 18", "nobody knows", "It is 5.\n#### 3", "7", "#### 1,200"]

@@ -44,6 +44,7 @@ def a_batch(dtype: torch.dtype, size: int = 64, scattered: tuple[int, ...] = (0,
     return random_batch(shape, NODES, SUFFIXES, padding=1, scattered=scattered)
 
 
+@pytest.mark.slow
 @each_dtype
 @each_head
 @pytest.mark.parametrize("how", [{}, {"softcap": 2.0}], ids=str)

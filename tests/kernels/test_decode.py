@@ -173,6 +173,7 @@ def test_groups(heads: tuple[int, int], dtype: torch.dtype) -> None:
     assert_close(attend(batch, scale=0.125), naive_decode(batch, scale=0.125))
 
 
+@pytest.mark.slow
 @each_dtype
 @each_mode
 @pytest.mark.parametrize("heads", [(12, 1), (48, 1), (128, 1)])

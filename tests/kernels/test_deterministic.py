@@ -162,6 +162,7 @@ def test_a_row_does_not_mind_a_neighbour_whose_scores_are_large(
     assert_close(found, naive_decode(beside, scale=batch.shape.key_size**-0.5))
 
 
+@pytest.mark.slow
 @pytest.mark.turn(4)
 @of_dtypes
 def test_a_chunk_has_the_same_bits_beside_any_others(dtype: torch.dtype) -> None:
@@ -244,6 +245,7 @@ def of_a_sample(dtype: torch.dtype, group: int, lengths: tuple[int, ...]) -> Bat
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.turn(4)
 @of_dtypes
 @pytest.mark.parametrize("group", [1, 2, 3, 4, 8])

@@ -149,6 +149,7 @@ def test_nan_stays_inside_the_vocabulary() -> None:
         assert ((tokens >= 0) & (tokens < 5000)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize(
     "options", [{}, {"top_k": 3, "top_p": 0.5}, {"min_p": 0.1}, GREEDY], ids=str

@@ -53,6 +53,7 @@ def test_packed_weights_are_the_numbers_of_the_checkpoint(size: int) -> None:
     assert torch.equal(alone.float(), meant(blocks, scales)[1])  # nothing is rounded
 
 
+@pytest.mark.slow
 @pytest.mark.turn(3)
 @pytest.mark.parametrize("counts", COUNTS, ids=str)
 @pytest.mark.parametrize("tile", [None, *TILES], ids=str)

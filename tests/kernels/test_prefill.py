@@ -85,6 +85,7 @@ TREE = [(50, 0, 3), (17, 1, 3)]
 CHUNKS = [([0], 9), ([0, 1], 1), ([0, 1], 34), ([], 17)]
 
 
+@pytest.mark.slow
 @each_dtype
 @pytest.mark.parametrize("scattered", [False, True], ids=["", "scattered"])
 @pytest.mark.turn(4)

@@ -63,6 +63,7 @@ def test_infinite_logits_end_the_search(monkeypatch: pytest.MonkeyPatch) -> None
     assert ((tokens >= 0) & (tokens < 600)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("barred", [torch.finfo(torch.float32).min, -300.0])
 @pytest.mark.parametrize("options", [{"top_k": 50}, {"top_p": 0.9}, {"top_k": 290, "top_p": 0.9}])
 @pytest.mark.turn(5)

@@ -116,6 +116,7 @@ class _Circle:
         self.itself = self
 
 
+@pytest.mark.slow
 def test_garbage_is_looked_for_however_little_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listening, "_COLLECTED", 0.05)
     gc.disable()

@@ -92,6 +92,7 @@ def wait_until(is_so: Any) -> None:
         time.sleep(0.005)
 
 
+@pytest.mark.slow
 def test_all_engines_take_other_weights(served: Served, texts: dict[str, str]) -> None:
     before = served.ask(ROLLOUT, GREEDY)[1]["system_fingerprint"]
     for name in ("step-1", "step-2", "step-0"):
@@ -244,6 +245,7 @@ def test_other_pauses_wait_for_what_runs_or_end_it(
     assert served.ask("/pause", Origin="http://evil.example")[0] == 403
 
 
+@pytest.mark.slow
 @pytest.mark.turn(4)
 def test_a_client_that_leaves_takes_its_order_with_it(
     served: Served, texts: dict[str, str], capsys: pytest.CaptureFixture[str]

@@ -51,6 +51,7 @@ def test_a_tokenizer_with_a_way_of_its_own_is_asked_itself() -> None:
     assert chat_text(tokenizer, TURNS) == TURNS[0]["content"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("template", "why"),
     [

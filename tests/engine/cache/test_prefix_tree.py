@@ -169,6 +169,7 @@ def parts(node: Node) -> list[Prompt]:
     return [tuple(step.tokens.tolist()) for step in node.path()]
 
 
+@pytest.mark.slow
 @given(PROMPTS, PROMPTS, BLOCK_SIZE)
 def test_where_prompts_part_does_not_depend_on_what_stands(
     prompts: list[Prompt], later: list[Prompt], block_size: int

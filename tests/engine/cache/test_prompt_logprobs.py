@@ -111,6 +111,7 @@ def test_what_nobody_asks_for_costs_no_logits(monkeypatch: pytest.MonkeyPatch) -
     assert sum(rows) == 3 + 3  # the choices' first tokens, after what is shared, and their second
 
 
+@pytest.mark.slow
 @pytest.mark.turn(2)
 @pytest.mark.parametrize("lag", [0, 1])
 def test_mixed_with_requests_that_want_other_numbers_or_none(lag: int) -> None:

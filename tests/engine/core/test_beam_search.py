@@ -168,6 +168,7 @@ def test_a_search_as_wide_as_all_texts_finds_the_best(seed: int, length_penalty:
     assert [ended.score for ended in search.ended] == pytest.approx([score(t) for t in best])
 
 
+@pytest.mark.slow
 def test_texts_and_scores_are_those_of_transformers() -> None:
     ends = check("llama", make_engine(loaded("llama")), searches(PROMPTS[:2]))
     assert ends.keys() == {"eos", "stop", "length"}

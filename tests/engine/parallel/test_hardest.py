@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from sharegen.engine.core.request import BeamSearchParams, Request, SamplingParams
 from sharegen.engine.parallel.hardest import hardest
 
@@ -14,6 +16,7 @@ def is_refused(request: Request, context: int, vocabulary: int) -> bool:
     return not prompt or longest > context or min(prompt) < 0 or max(prompt) >= vocabulary
 
 
+@pytest.mark.slow
 def test_one_of_them_is_refused_if_any_is() -> None:
     refused = 0
     for seed in range(300):

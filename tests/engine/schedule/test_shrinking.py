@@ -94,6 +94,7 @@ def undisturbed(name: str) -> dict[tuple[int, int], object]:
     return results(make_engine(loaded(name), prefill_tokens=WIDE), job())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "lag", "failing"),
     [("llama", 0, {0}), ("llama", 1, {1}), ("gemma2", 1, {0, 1, 2}), ("gemma2", 0, {3}),
@@ -141,6 +142,7 @@ def long_results(name: str, **config: int) -> dict[tuple[int, int], object]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.turn(4)
 @pytest.mark.parametrize("name", ["llama", "gemma2"])
 @pytest.mark.parametrize(
@@ -196,6 +198,7 @@ def check_random_job(job: RandomJob, rng: random.Random) -> None:
 _checks = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None, suppress_health_check=_checks)
 @given(jobs(), st.randoms(use_true_random=False))
 def test_random_jobs_read_their_own_context(
@@ -251,6 +254,7 @@ def exhausted(engine: Engine, requests: list[Request]) -> str:
     return str(raised.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["prefill", "decode"])
 @pytest.mark.turn(4)
 def test_memory_that_never_suffices_is_one_line_that_says_what_to_do(method: str) -> None:

@@ -67,6 +67,7 @@ def test_finds_what_decoding_everything_finds(make, stops):
     assert found
 
 
+@pytest.mark.slow
 @WITH_PYTHON
 @pytest.mark.turn(5)
 def test_random_tokens(make):

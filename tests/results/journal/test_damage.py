@@ -214,6 +214,7 @@ def test_bytes_of_a_journal_that_change(
             assert {record.key for record in found} == {record.key for record in go_on(path)}
 
 
+@pytest.mark.slow
 @pytest.mark.turn(4)
 @settings(max_examples=120, deadline=None)
 @given(changes=mutations)

@@ -648,6 +648,7 @@ except JournalError as error:
 """
 
 
+@pytest.mark.slow
 def test_of_two_writers_without_the_kernel_s_locks_one_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     lock = tmp_path / ".sharegen" / "a.jsonl.lock"
@@ -663,6 +664,7 @@ def test_of_two_writers_without_the_kernel_s_locks_one_is_refused(tmp_path: Path
     assert not lock.exists()
 
 
+@pytest.mark.slow
 def test_a_killed_writer_s_lock_is_taken_over_and_another_machine_s_is_not(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     lock = tmp_path / ".sharegen" / "a.jsonl.lock"

@@ -44,6 +44,7 @@ def _workers() -> list[psutil.Process]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.turn(4)
 @pytest.mark.parametrize("workers", [1, 3])
 def test_every_program_is_scored_once(isolation: Isolation, workers: int) -> None:

@@ -42,6 +42,7 @@ def test_each_row_is_multiplied_by_the_weight_of_its_group(dtype: torch.dtype) -
     assert nothing.shape == (0, 48)
 
 
+@pytest.mark.slow
 def test_the_operator_is_the_kernel() -> None:
     """In Triton's interpreter, where there is no GPU."""
     words, scales = pack(*stored())

@@ -43,6 +43,7 @@ def drawn(loaded: LoadedModel) -> dict[Any, list[int]]:
     return run(make_engine(loaded, block_size=4), requests_of(forest()[:3], GREEDY)).tokens
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "error"), [("float32", 1e-4), ("bfloat16", 0.02)])
 def test_tokens_and_logits_are_those_of_the_dequantised_model(
     dtype: str, error: float, tmp_path: Path
