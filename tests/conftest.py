@@ -28,7 +28,7 @@ gc.set_threshold(*gc.get_threshold()[:2], 100)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-SLOW_TURN = 2
+SLOW_TURN = 3
 """A slow test runs on one day of so many, unless it is marked otherwise."""
 
 
