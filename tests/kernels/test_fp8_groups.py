@@ -27,6 +27,7 @@ def assert_groups(found: FP8Groups, wide: torch.Tensor) -> None:
 def test_groups_as_they_are(size: int, rows: int, dtype: torch.dtype) -> None:
     generator = torch.Generator(DEVICE).manual_seed(0)
     x = torch.randn(6, 2 * size, generator=generator, device=DEVICE).to(dtype)[:, :size]
+    # No smaller: of few bits many lie midway, where the interpreter does not round to even.
     x[1], x[2] = 0.0, x[2] * 1e-3
     for by_columns in (False, True):
         found = groups_of(x, LEAST, by_columns=by_columns, rows=rows)
