@@ -308,7 +308,7 @@ def mix_in_order(hidden: torch.Tensor, width: int | None = None) -> torch.Tensor
 
 @mix_in_order.register_fake
 def _(hidden: torch.Tensor, width: int | None = None) -> torch.Tensor:
-    return torch.empty_like(hidden) if width is None else hidden.new_empty(len(hidden), width)
+    return torch.empty_like(hidden) if width is None else hidden.new_empty(hidden.shape[0], width)
 
 
 class ValuesOnly:

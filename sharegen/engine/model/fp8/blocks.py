@@ -8,6 +8,8 @@ the same numbers in float32.
 
 from __future__ import annotations
 
+from math import prod
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -114,7 +116,7 @@ def multiply_blocks(
         out = torch.ops.sharegen.block_product(numbers, own, weight, scales)
     else:
         out = functional.linear(widened_groups(numbers, own.t()), widened(weight, scales))
-    out = out[: x.shape[:-1].numel()].view(*x.shape[:-1], len(weight))
+    out = out[: prod(x.shape[:-1])].view(*x.shape[:-1], len(weight))
     if bias is not None:
         out = out + bias
     return out.to(x.dtype)
@@ -157,7 +159,7 @@ def as_products_take_it(
 
 def made_of(x: torch.Tensor, by_columns: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """Tensors like those, without numbers."""
-    rows, groups = x.shape[:-1].numel(), -(-x.shape[-1] // BLOCK)
+    rows, groups = prod(x.shape[:-1]), -(-x.shape[-1] // BLOCK)
     if by_columns:
         rows = rows + -rows % _FOURS
     scales = x.new_empty((groups, rows) if by_columns else (rows, groups), dtype=torch.float32)
@@ -196,7 +198,7 @@ _block_product = torch.library.custom_op("sharegen::block_product", mutates_args
 def _(
     rows: torch.Tensor, own: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor
 ) -> torch.Tensor:
-    return rows.new_empty(len(rows), len(weight), dtype=torch.bfloat16)
+    return rows.new_empty(rows.shape[0], weight.shape[0], dtype=torch.bfloat16)
 
 
 def multiply_block_groups(
