@@ -137,7 +137,7 @@ class LLM:
         tokenizer: Any | None = None,
         *,
         dtype: str | torch.dtype = "auto",
-        quantization: Literal["fp8", "fp8-blocks", "mxfp4"] | None = None,
+        quantization: Literal["fp8", "fp8-blocks", "mxfp4", "dequantize"] | None = None,
         device: str = "auto",
         revision: str | None = None,
         max_sequences: int | None = None,

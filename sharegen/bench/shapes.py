@@ -10,10 +10,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
-from sharegen.engine.model.checkpoint.source import (
-    load_config,
-    locate,
-)
+from sharegen.engine.model.checkpoint.source import load_config, locate
 from sharegen.engine.model.fp8 import quantising
 from sharegen.engine.model.fp8.products import LEAST
 from sharegen.engine.model.load import load_model, load_random_shard
@@ -191,6 +188,10 @@ def load_random(
     ranks: Ranks | None = None,
 ) -> LoadedModel:
     """Load such a model; of several ranks this one's part, and the whole is nowhere."""
+    if quantization not in (None, *quantising.MADE):
+        raise UsageError(
+            f"quantization {quantization!r} makes no weights: use {', '.join(quantising.MADE)}"
+        )
     if ranks is None:
         return load_model(random_model(shape, device, dtype, quantization))
     loaded = load_random_shard(config_of(shape), shape, dtype, ranks, quantization)

@@ -66,13 +66,14 @@ class JobContent:
     def before_loading(self, recorded: RunFile) -> RunFile:
         """The run that is asked; what cannot be told yet is taken to be as recorded.
 
-        That is the tokenizer, what dtype "auto" is, and the weights of a model that is not in a
-        folder, if it has the recorded name.
+        That is the tokenizer, what dtype "auto" is, whether FP8 by blocks is multiplied as it is
+        stored, and the weights of a model that is not in a folder, if it has the recorded name.
         """
         asked, settings = self.configuration, recorded.settings
         identity = asked.identity
         if identity["dtype"] == "auto":
             identity["dtype"] = recorded.configuration.get("dtype")
+        identity["quantization"] = _as_read(asked, recorded.configuration.get("quantization"))
         identity |= of_machine(asked, identity["dtype"])
         names = [asked.model, asked.adapter, asked.revision]
         model = self.weights
@@ -148,6 +149,16 @@ def of_machine(configuration: Configuration, dtype: str | None) -> dict[str, int
         if machine.compile is False and not _is_on_cpu(configuration):
             found["compile"] = False
     return found
+
+
+def _as_read(configuration: Configuration, recorded: Any) -> Any:
+    """What weights were made as they were read, where it is not known yet."""
+    from sharegen.engine.model.fp8.stored_fp8 import BLOCKS
+
+    asked = configuration.machine.quantization
+    if asked is None and recorded == BLOCKS:
+        return BLOCKS
+    return None if asked == "dequantize" else asked
 
 
 def _is_on_cpu(configuration: Configuration) -> bool:

@@ -243,7 +243,9 @@ class LoadedJob:
                 log_other_bits(self.path, self.own.run.versions, used)
         return Journal.open(
             self.path,
-            self.configuration.identity | {"dtype": dtype} | of_machine(self.configuration, dtype),
+            self.configuration.identity
+            | {"dtype": dtype, "quantization": self.model.quantization}
+            | of_machine(self.configuration, dtype),
             fingerprints=self.content.fingerprints(self.model, self.tokenizer)
             | self.clock.fingerprint,
             extent={**self.configuration.extent, **extent},
@@ -375,7 +377,7 @@ class LoadedJob:
         model = load(self.configuration)[0] if self.engine_spec.apart else self.model
         assert not isinstance(model, ModelOutline)
         verified = self.verification.check(model)
-        if verified is None or self.configuration.machine.quantization is None:
+        if verified is None or model.quantization is None:
             return verified
         distance = distance_from_stored(self.configuration, model, self.verification.steps)
         return replace(verified, from_checkpoint=distance)

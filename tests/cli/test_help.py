@@ -161,5 +161,5 @@ def test_flags_of_few_values_complete_them() -> None:
         for name in param.opts
     }
     assert "bfloat16" in offered["--dtype"] and "gsm8k" in offered["--dataset"]
-    assert offered["--quantization"] == ["fp8", "fp8-blocks", "mxfp4"]
+    assert offered["--quantization"] == ["fp8", "fp8-blocks", "mxfp4", "dequantize"]
     assert "cuda" in offered["--device"]

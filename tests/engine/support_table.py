@@ -51,8 +51,9 @@ FORMATS = (
     ),
     (
         "FP8 by blocks of 128 x 128 (`fp8`, compressed-tensors), experts too",
-        "dequantised while read; as FP8 with `--quantization fp8-blocks` "
-        "([fp8.md](../explanation/fp8.md))",
+        "runs as FP8 on one GPU of compute capability 9.0 or later, in bfloat16 and without an "
+        "adapter; else dequantised while read "
+        "([fp8.md](../explanation/fp8.md#fp8-by-blocks-as-it-is-stored))",
         "runs as FP8",
     ),
     (

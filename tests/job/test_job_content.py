@@ -19,6 +19,7 @@ from sharegen.results.journal.pool import pool
 from sharegen.results.journal.record import read
 from sharegen.results.journal.run_file import RunFile
 from sharegen.workload.configuration import Configuration, resolve
+from tests.engine.model.stored.packers import fp8_blocks, rewrite
 from tests.tiny import save_tiny_model
 
 ROWS = [{"question": f"Tom has {n} apples. How many?", "answer": f"#### {n}"} for n in range(3, 10)]
@@ -147,6 +148,50 @@ def test_another_quantisation_is_refused_by_name(
     assert run_job(quantised, other).drawn == 0
     with pytest.raises(JournalError, match='quantization was "fp8" and is now null'):
         run_job(plain, other)
+
+
+def test_blocks_that_are_read_otherwise_are_another_job(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU multiplies them as they are stored, and what it has begun a CPU does not go on with."""
+    settings = {"quant_method": "fp8", "weight_block_size": [128, 128],
+                "activation_scheme": "dynamic", "modules_to_not_convert": ["lm_head"]}  # fmt: skip
+    rewrite(place / "model", settings, in_blocks)
+    here, path = tmp_path / "here.jsonl", tmp_path / "a.jsonl"
+    machine = configure(place).machine.model_dump() | {"dtype": "bfloat16"}
+
+    def job(samples: int = 2, **more: Any) -> Configuration:
+        return configure(place, samples, machine=machine | more)
+
+    run_job(job(), here)
+    monkeypatch.setenv("SHAREGEN_EMULATE_FP8", "1")
+    assert run_job(job(), here).drawn == 0  # finished, whatever would have read it
+    with pytest.raises(JournalError, match='quantization was null and is now "fp8-blocks"'):
+        run_job(job(3), here)
+    assert run_job(job(3, quantization="dequantize"), here).drawn == len(ROWS)
+    outcome = run_job(job(), path, verify=5)
+    assert outcome.drawn == 2 * len(ROWS)
+    assert outcome.run.stats["verified"]["from_checkpoint"]["mean"] > 0
+    assert run_job(job(quantization="fp8-blocks"), path).drawn == 0  # the same in another word
+    assert run_job(job(3), path).drawn == len(ROWS)
+    monkeypatch.delenv("SHAREGEN_EMULATE_FP8")
+    assert run_job(job(3), path).drawn == 0
+    with pytest.raises(JournalError, match='quantization was "fp8-blocks" and is now null'):
+        run_job(job(4), path)
+    with pytest.raises(JournalError, match='quantization was "fp8-blocks" and is now null'):
+        run_job(job(3, quantization="dequantize"), path)
+
+
+def in_blocks(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    pack = fp8_blocks()
+    stored = {}
+    for name, tensor in tensors.items():
+        if name.endswith("_proj.weight"):
+            prefix = name.removesuffix("weight")
+            stored |= {f"{prefix}{key}": part for key, part in pack(name, tensor)[0].items()}
+        else:
+            stored[name] = tensor
+    return stored
 
 
 def test_another_kv_cache_dtype_is_refused_by_name(place: Path, tmp_path: Path) -> None:

@@ -155,21 +155,22 @@ class LoadParameters:
         ),
     ] = "auto"
     quantization: Annotated[
-        Literal["fp8", "fp8-blocks", "mxfp4"] | None,
+        Literal["fp8", "fp8-blocks", "mxfp4", "dequantize"] | None,
         Parameter(
-            '"fp8" makes large weights FP8 as they are read, on a GPU that has it; "fp8-blocks" '
-            "multiplies those that a checkpoint has in FP8 by blocks as they are stored, and "
-            '"mxfp4" experts that it has in MXFP4, which are dequantised otherwise; null does '
-            "none of these.",
+            '"fp8" makes large weights FP8 as they are read, on a GPU that has it. "mxfp4" '
+            "multiplies experts that a checkpoint has in MXFP4 as they are stored, which are "
+            'dequantised otherwise. "fp8-blocks" does so with weights in FP8 by blocks; null does, '
+            "too, where a GPU has their products and one alone computes, in bfloat16 and without "
+            'an adapter; "dequantize" does not.',
             changes_samples=True,
             flag=Flag(
                 "--quantization",
                 "KIND",
-                "Make large weights FP8 as they are read (fp8), or multiply as they are stored a "
-                "checkpoint's FP8 by blocks (fp8-blocks) or experts in MXFP4 (mxfp4); FP8 needs a "
-                "GPU that has it.",
-                default="none",
-                complete=("fp8", "fp8-blocks", "mxfp4"),
+                "Make large weights FP8 as they are read (fp8); multiply as they are stored a "
+                "checkpoint's experts in MXFP4 (mxfp4) or its FP8 by blocks (fp8-blocks); or "
+                "dequantise what it has (dequantize). FP8 needs a GPU that has it.",
+                default="fp8-blocks where a checkpoint and the GPU have it, else none",
+                complete=("fp8", "fp8-blocks", "mxfp4", "dequantize"),
             ),
         ),
     ] = None

@@ -21,6 +21,7 @@ from sharegen.engine.model import interface, last_layer
 from sharegen.engine.model.attention.spreading import all_or_none, install_spreading
 from sharegen.engine.model.checkpoint import source as checkpoint
 from sharegen.engine.model.checkpoint.adapter import locate_adapter, merge_adapter, without_wrapper
+from sharegen.engine.model.checkpoint.reading import DEQUANTIZE, Reading, reading_of
 from sharegen.engine.model.checkpoint.source import Source, quiet
 from sharegen.engine.model.checkpoint.weights import (
     build_on_meta,
@@ -49,7 +50,7 @@ from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.engine.model.tensor_parallel.sharding_plan import TensorParallelPlan
 from sharegen.errors import ModelError, UsageError
 
-QUANTIZATIONS = ("fp8", *KEPT)
+QUANTIZATIONS = ("fp8", *KEPT, DEQUANTIZE)
 IMPLEMENTATION = "sharegen"
 _LAYER_ATTRIBUTE = "sharegen_layer"
 _NO_LIMIT = 2**20  # tokens, where neither config nor frequencies name a limit
@@ -116,9 +117,10 @@ def load_model(
         A torch.device, of which the dtype may hang, need not be here then.
     ranks: load this rank's shard of the model, on the rank's device. All ranks must load.
     quantization: "fp8" makes the large weights FP8 as they are read, on a GPU that has it, or FP8
-        copies of those of a loaded model. "fp8-blocks" multiplies what a checkpoint has in FP8 by
-        blocks as it is stored, "mxfp4" the experts that it has in MXFP4. A checkpoint that is
-        quantised otherwise needs no word about it.
+        copies of those of a loaded model. "mxfp4" multiplies the experts that a checkpoint has in
+        MXFP4 as they are stored, "fp8-blocks" what it has in FP8 by blocks; None does the latter
+        where it can, in bfloat16 on one GPU that has such products, and "dequantize" nowhere. A
+        checkpoint that is quantised otherwise needs no word about it.
     revision: branch, tag or commit of a model on the hub; by default its main one.
 
     Raises ModelError, in one line, for a model that is not there, does not load or that the engine
@@ -154,6 +156,8 @@ def load_model(
         if quantization is not None and getattr(model.config, "quantization_config", None):
             raise ModelError(f"model {name} is quantised already: leave out quantization")
         refuse_other_forms(name, None, quantization)
+        if quantization == DEQUANTIZE:
+            raise ModelError(f"model {name} is loaded already: leave out quantization")
         named = None if dtype == "auto" else _named(dtype, model)
         return _borrow(model, name, named, quantization is not None)
     if not isinstance(model, (str, os.PathLike)):
@@ -173,30 +177,45 @@ def load_model(
     _refuse_encoder_decoder(source.name, config)
     precision = checkpoint.resolve_dtype(dtype, target, config)
     fingerprint = fingerprint_of_source(source)
+    apart = "an adapter is merged into numbers" if adapter is not None else None
     if ranks is not None:
-        shard, plan = load_shard(source, config, precision, ranks, weights, quantization)
-        return _prepare_shard(shard, plan, source.name, fingerprint, ranks)
+        apart = "several GPUs take numbers"
+    reading = reading_of(
+        source, config, quantization, precision, target, apart=apart, weights=weights
+    )
+    if ranks is not None:
+        shard, plan = load_shard(
+            source, config, precision, ranks, weights, reading.quantization, reading.why
+        )
+        return _prepare_shard(shard, plan, source.name, fingerprint, ranks, reading)
     lora = None
     if adapter is not None:
         lora = locate_adapter(adapter)
         fingerprint = f"{fingerprint}+{fingerprint_of_source(lora)}"
     if not weights:
-        stored = stored_quantization(source, config, quantization)
-        module = build_on_meta(source, config, precision)
-        refuse_other_forms(source.name, stored, quantization)
-        own = stored if isinstance(stored, StoredFP8) else None
-        if quantization == BLOCKS:
-            blocks_on_meta(module)
-        elif quantization == FP4:
-            fp4_on_meta(module, source.name)
-        elif quantization is not None or own is not None:
-            quantise_on_meta(module, source.name, own)  # before it is probed, as in a run
-        return _prepare(module, source.name, fingerprint)
-    if lora is None:
-        module = load_weights(source, config, precision, target, quantization)
+        module = _on_meta(source, config, precision, reading.quantization)
+    elif lora is None:
+        module = load_weights(source, config, precision, target, reading.quantization, reading.why)
     else:
-        module = _load_with_adapter(source, config, precision, target, quantization, lora)
-    return _prepare(module, source.name, fingerprint)
+        module = _load_with_adapter(source, config, precision, target, reading, lora)
+    return _prepare(module, source.name, fingerprint, reading)
+
+
+def _on_meta(
+    source: Source, config: Any, dtype: torch.dtype, quantization: str | None
+) -> PreTrainedModel:
+    """The model without weights, of the sizes that they would have."""
+    stored = stored_quantization(source, config, quantization)
+    module = build_on_meta(source, config, dtype)
+    refuse_other_forms(source.name, stored, quantization)
+    own = stored if isinstance(stored, StoredFP8) else None
+    if quantization == BLOCKS:
+        blocks_on_meta(module)
+    elif quantization == FP4:
+        fp4_on_meta(module, source.name)
+    elif quantization is not None or own is not None:
+        quantise_on_meta(module, source.name, own)  # before it is probed, as in a run
+    return module
 
 
 def _refuse_for_loaded(
@@ -264,13 +283,19 @@ def load_random_shard(
     The shard alone is made, on the rank's device. Raises ModelError for a model that is not cut.
     """
     shard, plan = random_shard(config, name, dtype, ranks, quantization)
-    return _prepare_shard(shard, plan, name, f"random:{name}", ranks)
+    reading = Reading(quantization)
+    return _prepare_shard(shard, plan, name, f"random:{name}", ranks, reading)
 
 
 def _prepare_shard(
-    shard: PreTrainedModel, plan: TensorParallelPlan, name: str, fingerprint: str, ranks: Ranks
+    shard: PreTrainedModel,
+    plan: TensorParallelPlan,
+    name: str,
+    fingerprint: str,
+    ranks: Ranks,
+    reading: Reading,
 ) -> LoadedModel:
-    loaded = _prepare(shard, name, fingerprint)
+    loaded = _prepare(shard, name, fingerprint, reading)
     for own, planned in zip(loaded.layers, plan.layers, strict=True):
         if own.sizes != planned.sizes:
             raise refusal(name, f"a shard of its attention has {own.sizes}, not {planned.sizes}")
@@ -295,7 +320,7 @@ def load_as_stored(
     if adapter is None:
         return load_weights(source, config, dtype, cpu)
     lora = locate_adapter(adapter)
-    return _load_with_adapter(source, config, dtype, cpu, None, lora)
+    return _load_with_adapter(source, config, dtype, cpu, Reading(None), lora)
 
 
 def _load_with_adapter(
@@ -303,17 +328,18 @@ def _load_with_adapter(
     config: Any,
     dtype: torch.dtype,
     device: torch.device,
-    quantization: str | None,
+    reading: Reading,
     lora: Source,
 ) -> PreTrainedModel:
     """An adapter is merged into weights as the checkpoint has them: only then they become FP8."""
+    quantization = reading.quantization
     if quantization in KEPT:
         raise ModelError(
             f"model {source.name}: an adapter is not merged into {KEPT[quantization].name}: leave "
             f"out --quantization {quantization}"
         )
     if quantization is None:
-        module = load_weights(source, config, dtype, device)
+        module = load_weights(source, config, dtype, device, why=reading.why)
         return merge_adapter(module, lora)
     stored_quantization(source, config, quantization)
     module = load_weights(source, config, dtype, torch.device("cpu"))
@@ -325,7 +351,9 @@ def _refuse_encoder_decoder(name: str, config: Any) -> None:
         raise refusal(name, "it is an encoder-decoder model")
 
 
-def _prepare(module: PreTrainedModel, name: str, fingerprint: str) -> LoadedModel:
+def _prepare(
+    module: PreTrainedModel, name: str, fingerprint: str, reading: Reading | None = None
+) -> LoadedModel:
     with ExitStack() as undo, quiet():
         for config in configs_of(module):
             undo.callback(
@@ -358,6 +386,7 @@ def _prepare(module: PreTrainedModel, name: str, fingerprint: str) -> LoadedMode
             dtype=recording.dtype or module.dtype,
             device=embedding_weight(module).device,
             fingerprint=fingerprint,
+            quantization=None if reading is None else reading.quantization,
             _limits=[*limits, _context_limit(module.config.get_text_config())],
             _undo=undo,
         )

@@ -64,6 +64,8 @@ class LoadedModel:
     layers: one LayerSpec per attention call, in the order of the calls; mixers likewise.
     vocab_size: rows of the output head.
     fingerprint: a stable hash of the config and the weights' identity.
+    quantization: what its weights were made as they were read; None: what the checkpoint has,
+        or its numbers.
     ranks: where the module is one rank's shard of a model. Its layers are those of the shard, its
         logits the whole model's.
     weights: whether they are what they were, as somebody may ask who kept what they computed.
@@ -87,6 +89,7 @@ class LoadedModel:
     wanted: Wanted | None = None
     lent: Lent | None = None
     steady: bool = False
+    quantization: str | None = None
     _copies: list[Callable[[], None]] = field(default_factory=list, repr=False)
 
     def __post_init__(self) -> None:

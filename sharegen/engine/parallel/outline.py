@@ -29,6 +29,7 @@ class ModelOutline:
     state_bytes: int
     weights_bytes: int
     blocks: BlockFormat
+    quantization: str | None
 
     @classmethod
     def of(cls, model: LoadedModel, kv_cache_dtype: str) -> ModelOutline:
@@ -41,6 +42,7 @@ class ModelOutline:
             state_bytes=model.state_bytes,
             weights_bytes=model.weights_bytes,
             blocks=block_format(model.layers, model.dtype, kv_cache_dtype),
+            quantization=model.quantization,
         )
 
 

@@ -41,11 +41,13 @@ def load_weights(
     dtype: torch.dtype,
     device: torch.device,
     quantization: str | None = None,
+    why: str | None = None,
 ) -> PreTrainedModel:
     """The model with its weights on `device`. Raises ModelError, also when weights are missing.
 
     quantization: "fp8" makes the large ones FP8 as they are read, "fp8-blocks" keeps those that are
-    FP8 by blocks, "mxfp4" experts in MXFP4. Raises UsageError for a device that does not multiply
+    FP8 by blocks, "mxfp4" experts in MXFP4. why: for the line that says that they are dequantised
+    (`reading.py`). Raises UsageError for a device that does not multiply
     what is to be kept so, or is FP8 in the checkpoint.
     """
     stored = None if source.gguf else stored_quantization(source, config, quantization)
@@ -53,7 +55,7 @@ def load_weights(
     if source.gguf is not None:
         return _load_gguf(source, config, dtype, device, quantization)
     if isinstance(stored, Form):
-        return _load_form(source, config, dtype, device, quantization, stored)
+        return _load_form(source, config, dtype, device, quantization, stored, why)
     own = stored if isinstance(stored, StoredFP8) else None
     fp8 = None
     placement: dict[str, Any] = {}
@@ -91,6 +93,7 @@ def _load_form(
     device: torch.device,
     quantization: str | None,
     form: Form,
+    why: str | None,
 ) -> PreTrainedModel:
     """The model of a checkpoint whose weights become numbers, or FP8, one by one as it is read."""
     if quantization == BLOCKS:
@@ -131,7 +134,7 @@ def _load_form(
             stacklevel=2,
         )
     else:
-        tell(source.name, form, dtype, quantization)
+        tell(source.name, form, dtype, quantization, why)
     if fp8 is not None:
         model = fp8.finish(model)
     _read(model, device)
@@ -165,11 +168,15 @@ def refuse_other_forms(
         )
 
 
-def tell(name: str, form: object, dtype: torch.dtype, quantization: str | None) -> None:
-    """Warn, in one line, that weights are not computed with as they are stored."""
+def tell(
+    name: str, form: object, dtype: torch.dtype, quantization: str | None, why: str | None = None
+) -> None:
+    """Warn, in one line, that weights are not computed with as they are stored, and why."""
     on = "" if quantization is None else " and on to FP8 by rows"
+    said = "" if why is None else f", for {why}"
     warnings.warn(
-        f"model {name}: {form}, dequantised to {str(dtype).removeprefix('torch.')}{on} while read",
+        f"model {name}: {form}, dequantised to {str(dtype).removeprefix('torch.')}{on} while read"
+        f"{said}",
         stacklevel=2,
     )
 

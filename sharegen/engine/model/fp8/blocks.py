@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from sharegen.engine.model.fp8.products import E4M3, LEAST, check_device
+from sharegen.engine.model.fp8.products import E4M3, LEAST, check_device, emulates
 from sharegen.engine.model.fp8.stored_fp8 import BLOCKS
 from sharegen.errors import UsageError
 
@@ -33,17 +33,9 @@ def check_block_products(device: torch.device) -> None:
 
     A CPU has them where it emulates FP8, as `check_device` says.
     """
-    reason = None
     if device.type != "cuda":
         check_device(device, quantization=BLOCKS)
-    elif torch.cuda.get_device_capability(device) < _LEAST_CAPABILITY:
-        major, minor = torch.cuda.get_device_capability(device)
-        card = torch.cuda.get_device_name(device)
-        reason = f"{card} has compute capability {major}.{minor}, and 9.0 is the least"
-    elif not hasattr(functional, "scaled_mm"):
-        reason = f"torch {torch.__version__} has no product of them"
-    else:
-        reason = _trial(device)
+    reason = no_block_products(device) or wrong_block_products(device)
     if reason is not None:
         raise UsageError(
             f"FP8 by blocks is not multiplied as it is stored here: {reason}: leave out "
@@ -51,8 +43,27 @@ def check_block_products(device: torch.device) -> None:
         )
 
 
-def _trial(device: torch.device) -> str | None:
+def no_block_products(device: torch.device) -> str | None:
+    """Why a device or this torch has no such products, if so; a GPU need not be here to have them.
+
+    A CPU has them where it emulates FP8.
+    """
+    if device.type != "cuda":
+        return None if emulates() else f"a {device.type.upper()} has no products of them"
+    if not hasattr(functional, "scaled_mm"):
+        return f"torch {torch.__version__} has no product of them"
+    if torch.cuda.is_available():
+        capability = torch.cuda.get_device_capability(device)
+        if capability < _LEAST_CAPABILITY:
+            card, (major, minor) = torch.cuda.get_device_name(device), capability
+            return f"{card} has compute capability {major}.{minor}, and 9.0 is the least"
+    return None
+
+
+def wrong_block_products(device: torch.device) -> str | None:
     """Why a GPU's products of blocks, the library's and the kernel's, do not do, if so."""
+    if device.type != "cuda":
+        return None
     try:
         x = torch.randn(_TRIAL, _TRIAL, device=device, dtype=torch.bfloat16)
         weight = torch.randn(_TRIAL, _TRIAL, dtype=torch.float32, device=device).to(E4M3)

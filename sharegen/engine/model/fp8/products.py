@@ -26,6 +26,11 @@ LEAST = 1e-30  # of a row's largest number: zeros are divided by something, too
 _FAST_ACCUMULATION = False  # Hopper adds up in fewer than float32's bits, ever worse in long sums
 
 
+def emulates() -> bool:
+    """Whether a CPU multiplies numbers in FP8 as a GPU would, for tests."""
+    return os.environ.get(EMULATE) == "1"
+
+
 def check_device(device: torch.device, experts: bool = False, quantization: str = "fp8") -> None:
     """Raise UsageError, in one line, for a device without such products.
 
@@ -33,7 +38,7 @@ def check_device(device: torch.device, experts: bool = False, quantization: str 
     what was asked for.
     """
     if device.type != "cuda":
-        if os.environ.get(EMULATE) != "1":
+        if not emulates():
             raise UsageError(
                 "FP8 weights need a GPU with FP8 (compute capability 8.9 or later), and the device "
                 f"is {device.type}: leave out --quantization {quantization}, or give a checkpoint "

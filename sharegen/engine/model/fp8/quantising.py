@@ -45,6 +45,9 @@ STAY = frozenset({
 """Names of modules, or of what they are part of, that are left as they are: the last one spreads
 latents out, and attention over these multiplies by both halves of its weight."""
 
+MADE = ("fp8", BLOCKS, FP4)
+"""The quantizations that numbers become."""
+
 _SMALL_SHARE = 0.5
 _PIECE = 2**24  # numbers that are quantised at a time
 

@@ -38,11 +38,13 @@ def load_shard(
     ranks: Ranks,
     weights: bool,
     quantization: str | None,
+    why: str | None = None,
 ) -> tuple[PreTrainedModel, TensorParallelPlan]:
     """Load the rank's shard of a checkpoint, on its device; without weights, on torch's meta
     device.
 
-    Raises ModelError for a model that cannot be cut, before weights are read.
+    quantization, why: as `load_weights` takes them. Raises ModelError for a model that cannot be
+    cut, before weights are read.
     """
     if source.gguf is not None:
         raise ModelError(
@@ -70,7 +72,7 @@ def load_shard(
         kind, is_stored = type(whole), own is not None
         shard = read_own_shards(source, config, kind, dtype, plan, ranks, found, is_stored, form)
         if form is not None:
-            tell(source.name, form, dtype, quantization)
+            tell(source.name, form, dtype, quantization, why)
     else:
         shard = whole
         keep_own_shards(shard, plan, ranks)

@@ -236,7 +236,7 @@ def test_rows_of_zeros_are_no_mistake(folder: Path, rows: int) -> None:
 
 def test_what_cannot_be_asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = message(folder, quantization="int3")
-    assert said == "unknown quantization 'int3': use fp8, fp8-blocks, mxfp4"
+    assert said == "unknown quantization 'int3': use fp8, fp8-blocks, mxfp4, dequantize"
     model = make_tiny("llama")
     model.config.quantization_config = {"quant_method": "fp8"}
     with pytest.raises(ModelError, match="model LlamaForCausalLM is quantised already: leave out"):
