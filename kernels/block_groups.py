@@ -30,14 +30,13 @@ class Tile:
     num_warps: int = 4
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["indexed"])  # one compilation for both products of an expert
 def _groups_kernel(
     x_ptr, own_ptr, which_ptr, weight_desc, scales_ptr, ends_ptr, out_ptr,
-    groups, columns, size,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr, GROUPS: tl.constexpr, INDEXED: tl.constexpr,
-    WEIGHT_FIRST: tl.constexpr,
+    groups, columns, size, indexed,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, GROUPS: tl.constexpr, WEIGHT_FIRST: tl.constexpr,
 ):  # fmt: skip
-    """ends_ptr: [groups]; which_ptr: [T] rows of x, if INDEXED; GROUPS: a power of two.
+    """ends_ptr: [groups]; which_ptr: [T] rows of x, if indexed; GROUPS: a power of two.
 
     The tiles of a group begin at the number (its first row // ROWS + its place): numbers that grow
     by at least the tiles that it has, so that no program has to add up what the others have.
@@ -59,9 +58,8 @@ def _groups_kernel(
 
     m = row + tl.arange(0, ROWS)
     real = m < end
-    source = m.to(tl.int64)
-    if INDEXED:
-        source = tl.load(which_ptr + m, mask=real, other=0).to(tl.int64)
+    given = tl.load(which_ptr + m, mask=real & (indexed != 0), other=0)
+    source = tl.where(indexed != 0, given, m.to(tl.int64))
     k = tl.arange(0, BLOCK)
     blocks = size // BLOCK
     x_ptrs = x_ptr + source[:, None] * size + k[None, :]
@@ -112,7 +110,7 @@ def block_groups(
 
     Args:
         x, own: [R, K] in e4m3, and its scales [R, K / 128] in float32.
-        which: [T] the row of x that each row is; None where they are x's in their order.
+        which: [T] the row of x that each row is, int64; None where they are x's in their order.
         weight, scales: [G, N, K] in e4m3, and [G, N / 128, K / 128] in float32.
         ends: [G] the row after each group's last, int32. Rows behind the last group's are not
             written.
@@ -129,13 +127,14 @@ def block_groups(
     if not count:
         return out
     tile = tile or tile_for(count, groups)
+    indices = ends.new_empty(0, dtype=torch.int64) if which is None else which
+    assert indices.dtype == torch.int64
     grid = ((count // tile.rows + groups) * (columns // BLOCK),)
     _groups_kernel[grid](
-        x, own, ends if which is None else which,
+        x, own, indices,
         TensorDescriptor.from_tensor(weight.view(groups * columns, size), [BLOCK, BLOCK]),
-        scales, ends, out, groups, columns, size,
+        scales, ends, out, groups, columns, size, int(which is not None),
         ROWS=tile.rows, BLOCK=BLOCK, GROUPS=triton.next_power_of_2(groups),
-        INDEXED=which is not None, WEIGHT_FIRST=tile.weight_first,
-        num_warps=tile.num_warps, num_stages=tile.num_stages,
+        WEIGHT_FIRST=tile.weight_first, num_warps=tile.num_warps, num_stages=tile.num_stages,
     )  # fmt: skip
     return out
