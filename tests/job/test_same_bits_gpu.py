@@ -19,8 +19,12 @@ from sharegen.engine.config import EngineConfig
 from sharegen.engine.core.lengths import Lengths
 from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.engine import Engine
+from sharegen.engine.model.fp8.blocks import quantise_blocks
 from sharegen.engine.model.load import load_model
 from sharegen.job.run_job import run_job
+from sharegen.results.journal.run_file import RunFile
+from tests.engine.model.stored.packers import rewrite
+from tests.engine.model.stored.test_forms import BLOCKS
 from tests.job.same_bits import (
     KINDS,
     REAL,
@@ -47,9 +51,11 @@ PRECISIONS: dict[str, dict[str, Any]] = {
     "bf16": {"dtype": "bfloat16"},
     "fp8": {"dtype": "bfloat16", "quantization": "fp8", "kv_cache_dtype": "fp8"},
     "fp16": {"dtype": "float16"},
+    "blocks": {"dtype": "bfloat16"},  # of the checkpoint, which is multiplied as it is stored
 }
 MATRIX = [(kind, how) for how in ("bf16", "fp8") for kind in KINDS] + [("dense", "fp16")]
 MATRIX += [(kind, "bf16") for kind in (*WINDOWED, UNEQUAL)]
+MATRIX += [("dense", "blocks"), ("MoE", "blocks")]
 EACH = ("few rows", "killed and resumed", "preempted", "extended", "in shards")
 
 _places: dict[str, Path] = {}
@@ -62,23 +68,38 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(tmp_path_factory.getbasetemp())
 
 
-def place_of(kind: str, folder: Path) -> Path:
-    if kind not in _places:
-        _places[kind] = make_place(folder / kind, kind, REAL, "cuda", torch.bfloat16)
+def place_of(kind: str, folder: Path, how: str = "bf16") -> Path:
+    name = f"{kind} in blocks" if how == "blocks" else kind
+    if name not in _places:
+        _places[name] = make_place(folder / name, kind, REAL, "cuda", torch.bfloat16)
+        if how == "blocks":
+            rewrite(_places[name], BLOCKS, in_blocks)
         torch.cuda.empty_cache()
-    return _places[kind]
+    return _places[name]
+
+
+def in_blocks(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Weights of layers as Qwen3-FP8 has them."""
+    stored = dict(tensors)
+    for name in tensors:
+        if name.endswith("_proj.weight"):
+            stored[name], stored[f"{name}_scale_inv"] = quantise_blocks(tensors[name])
+    return stored
 
 
 def compare(folder: Path, kind: str, how: str, way: str, **more: Any) -> int:
     """How many lines of one way are not those of the job at once."""
     ways = ways_of(
-        place_of(kind, folder), REAL, REAL.cache[kind],
+        place_of(kind, folder, how), REAL, REAL.cache[kind],
         **{"device": "cuda", **PRECISIONS[how], **more},
     )  # fmt: skip
     names = [str(value) for value in more.values()]
     if (kind, how, *names) not in _wanted:
         first = folder / f"{'-'.join((kind, how, *names))}.jsonl"
         ways["at once"](first)
+        if how == "blocks":
+            run = RunFile.read(first.parent / ".sharegen" / f"{first.stem}.run.json")
+            assert run is not None and run.configuration["quantization"] == "fp8-blocks"
         _wanted[kind, how, *names] = lines(first)
     path = folder / f"{'-'.join((kind, how, *names, way))}.jsonl"
     said = ways[way](path)
