@@ -63,6 +63,7 @@ def one(folder: Path, dataset: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.mark.slow
+@pytest.mark.turn(1)  # what they cover, nothing else does
 def test_the_journal_of_one_engine(folder: Path, dataset: Path, one: Path, tmp_path: Path) -> None:
     two = tmp_path / "two.jsonl"
     outcome = run_job(configuration(folder, dataset, workers=2), two)
@@ -87,6 +88,7 @@ assert "transformers.modeling_utils" not in sys.modules
 
 
 @pytest.mark.slow
+@pytest.mark.turn(1)  # what they cover, nothing else does
 def test_a_command_of_copies_does_without_torch(
     folder: Path, dataset: Path, one: Path, tmp_path: Path
 ) -> None:
@@ -103,6 +105,7 @@ def test_a_command_of_copies_does_without_torch(
 
 
 @pytest.mark.slow
+@pytest.mark.turn(1)  # what they cover, nothing else does
 def test_another_number_continues(
     folder: Path, dataset: Path, one: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,7 +71,6 @@ def pairs(name: str) -> list[tuple[str, str, bool]]:
     return [(case["answer"], case["gold"], case["right"]) for case in map(json.loads, lines)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["equality.jsonl", "pairs.jsonl"])
 def test_answers_are_equal_where_a_careful_person_says_so(name: str) -> None:
     pytest.importorskip("math_verify")
