@@ -117,9 +117,9 @@ def test_all_of_it(kind: str, how: str, folder: Path) -> None:
     assert compare(folder, kind, how, "all of it", compile=False) == 0
 
 
-@pytest.mark.parametrize("kind", ["dense", "MoE"])
-def test_all_of_it_compiled(kind: str, folder: Path) -> None:
-    assert compare(folder, kind, "bf16", "all of it") == 0
+@pytest.mark.parametrize(("kind", "how"), [("dense", "bf16"), ("MoE", "bf16"), ("dense", "blocks")])
+def test_all_of_it_compiled(kind: str, how: str, folder: Path) -> None:
+    assert compare(folder, kind, how, "all of it") == 0
 
 
 @pytest.mark.parametrize("way", EACH)

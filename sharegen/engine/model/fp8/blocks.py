@@ -212,6 +212,10 @@ def _(
     return rows.new_empty(rows.shape[0], weight.shape[0], dtype=torch.bfloat16)
 
 
+BLOCK_PRODUCT = (torch.ops.sharegen.block_product, torch.ops.sharegen.block_product.default)
+"""What calls it: as it is written here, and as the dispatcher names it."""
+
+
 def multiply_block_groups(
     x: torch.Tensor,
     weight: torch.Tensor,

@@ -10,6 +10,7 @@ from torch import fx
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 
 import sharegen.engine.model.passes.gating  # noqa: F401  (it registers a product that is replaced)
+from sharegen.engine.model.fp8.blocks import BLOCK_PRODUCT
 from sharegen.engine.model.passes.graph_nodes import is_call
 from sharegen.engine.model.steady.products import steady_product, ways_of
 from sharegen.engine.model.steady.ways import ProductShape
@@ -69,7 +70,10 @@ class HeldProducts(CustomGraphPass):  # type: ignore[misc]
 
 
 def products_held(graph: fx.Graph) -> None:
-    """Put `steady_product` in the place of linear layers; gates were joined to theirs before."""
+    """Put `steady_product` in the place of linear layers, and its like in that of FP8 by blocks.
+
+    Gates were joined to their products before.
+    """
     for node in graph.nodes:
         if is_call(node, _LINEAR):
             given = dict(zip(_NAMES, node.args, strict=False)) | node.kwargs
@@ -78,3 +82,5 @@ def products_held(graph: fx.Graph) -> None:
             node.kwargs = {}
         elif is_call(node, (torch.ops.sharegen.gated_product.default,)):
             node.target = torch.ops.sharegen.steady_gated_product.default
+        elif is_call(node, BLOCK_PRODUCT):
+            node.target = torch.ops.sharegen.steady_block_product.default

@@ -15,15 +15,21 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from sharegen.engine.model.fp8.blocks import BLOCK_PRODUCT
 from sharegen.engine.model.loaded import LoadedModel
-from sharegen.engine.model.steady.products import steady_for, steady_product
+from sharegen.engine.model.steady.products import (
+    steady_block_product,
+    steady_for,
+    steady_product,
+)
 
 _LINEAR = torch.nn.functional.linear
+_MULTIPLYING = {"linear", "multiply_blocks"}
 _HELD = "sharegen_held"
 
 
 class _Steadily(TorchFunctionMode):
-    """Inside, `linear` is the operator."""
+    """Inside, `linear` is the operator, and so is the product of FP8 by blocks."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
@@ -31,6 +37,9 @@ class _Steadily(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is _LINEAR:
             return _held(*args, **kwargs)
+        if func in BLOCK_PRODUCT:
+            with torch._C.DisableTorchFunction():
+                return steady_block_product(*args, **kwargs)
         return func(*args, **kwargs)
 
 
@@ -79,10 +88,10 @@ def _let_go(module: nn.Module, before: Any) -> None:
 
 
 def _multiplies(module: nn.Module) -> bool:
-    """Whether its own forward calls `linear`."""
+    """Whether its own forward calls `linear`, or multiplies by blocks."""
     forward = getattr(type(module).forward, "__code__", None)
     own = any(parameter.dim() == 2 for parameter in module.parameters(recurse=False))
-    return own and forward is not None and "linear" in forward.co_names
+    return own and forward is not None and bool(_MULTIPLYING & set(forward.co_names))
 
 
 def _steady_forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:

@@ -13,7 +13,9 @@ from functools import partial
 from importlib.util import find_spec
 
 import torch
+from torch.nn.functional import pad
 
+from sharegen.engine.model.fp8.blocks import multiply_blocks, quantise_blocks, scaled_product
 from sharegen.engine.model.steady.trial import try_ways
 from sharegen.engine.model.steady.ways import Multiply, ProductShape, Ways
 
@@ -45,6 +47,30 @@ def ways_of(weight: torch.Tensor, bias: torch.Tensor | None) -> Ways:
     return _tried[shape]
 
 
+def block_ways_of(weight: torch.Tensor) -> Ways:
+    """The same of a layer of a weight [N, K] in FP8 by blocks; each is the library's, with so many
+    rows at a time."""
+    width, size = weight.shape
+    shape = ProductShape(size, width, torch.bfloat16, False, weight.device, in_blocks=True)
+    if shape not in _tried:
+        _tried[shape] = try_ways(shape, _sizes, lambda _: (), _microseconds, _OfBlocks())
+    return _tried[shape]
+
+
+class _OfBlocks:
+    """The product of FP8 by blocks, of a weight that is quantised when it is first met."""
+
+    def __init__(self) -> None:
+        self._quantised: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def __call__(
+        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        if self._quantised is None:
+            self._quantised = quantise_blocks(weight)
+        return multiply_blocks(x, *self._quantised)
+
+
 @torch.library.custom_op("sharegen::steady_product", mutates_args=())
 def steady_product(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
@@ -58,6 +84,31 @@ def steady_product(
 @steady_product.register_fake
 def _(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     return x.new_empty(*x.shape[:-1], weight.shape[0])
+
+
+@torch.library.custom_op("sharegen::steady_block_product", mutates_args=())
+def steady_block_product(
+    rows: torch.Tensor, own: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor
+) -> torch.Tensor:
+    """`scaled_product` [T, N] of the same: rows [T, K], own [K / 128, T], and a weight [N, K]."""
+    count, at_a_time = len(rows), block_ways_of(weight).rows_together(len(rows))
+    if count == at_a_time:
+        return scaled_product(rows, own, weight, scales)
+    more = -count % at_a_time
+    bytes_of_rows = pad(rows.view(torch.uint8), (0, 0, 0, more)).split(at_a_time)
+    parts = zip(bytes_of_rows, pad(own, (0, more)).split(at_a_time, dim=1), strict=True)
+    done = [
+        scaled_product(part.view(rows.dtype), its.contiguous(), weight, scales)
+        for part, its in parts
+    ]
+    return (done[0] if len(done) == 1 else torch.cat(done))[:count]
+
+
+@steady_block_product.register_fake
+def _(
+    rows: torch.Tensor, own: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor
+) -> torch.Tensor:
+    return rows.new_empty(rows.shape[0], weight.shape[0], dtype=torch.bfloat16)
 
 
 def _kernels(shape: ProductShape, rows: int) -> Iterable[Multiply]:

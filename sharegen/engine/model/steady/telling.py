@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import nn
 
-from sharegen.engine.model.fp8.blocks import are_of_blocks, multiply_blocks
+from sharegen.engine.model.fp8.blocks import are_of_blocks
 from sharegen.engine.model.fp8.experts import is_known, multiply_experts, projections
 from sharegen.engine.model.fp8.products import E4M3, multiply
 from sharegen.engine.model.loaded import LoadedModel
@@ -39,7 +39,7 @@ def not_steady(model: LoadedModel, rows: Sequence[int]) -> Iterator[str]:
     for module in model.model.modules():
         weight = getattr(module, "weight", None)
         if isinstance(weight, nn.Parameter) and weight.dtype is E4M3 and weight.dim() == 2:
-            if weight.shape not in seen:
+            if weight.shape not in seen and not _is_held(module):
                 differing = rows_that_differ(_fp8_product(module), weight.shape, rows, model)
                 if differing:
                     yield f"FP8 layers of {tuple(weight.shape)}, with {_named(differing)} rows"
@@ -94,9 +94,12 @@ def groups_are_steady(groups: Groups, experts: int, size: int, model: LoadedMode
 
 def _fp8_product(module: nn.Module) -> Product:
     weight, scales = module.get_parameter("weight"), module.get_parameter("weight_scale")
-    if are_of_blocks(weight, scales):
-        return lambda x: multiply_blocks(x, weight, scales)
     return lambda x: multiply(x, weight, scales, None)
+
+
+def _is_held(module: nn.Module) -> bool:
+    """Whether it is FP8 by blocks, whose products were tried with those of linear layers."""
+    return are_of_blocks(module.get_parameter("weight"), module.get_parameter("weight_scale"))
 
 
 def _groups(module: nn.Module, name: str) -> tuple[Groups, int, int]:

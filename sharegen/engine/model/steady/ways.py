@@ -12,16 +12,20 @@ from torch.nn.functional import linear, pad
 
 @dataclass(frozen=True)
 class ProductShape:
-    """A linear layer of `size` inputs and `width` outputs, on one device."""
+    """A linear layer of `size` inputs and `width` outputs, on one device.
+
+    in_blocks: whether its weight is FP8 by blocks; dtype is then its inputs'.
+    """
 
     size: int
     width: int
     dtype: torch.dtype
     has_bias: bool
     device: torch.device
+    in_blocks: bool = False
 
     def __str__(self) -> str:
-        kind = str(self.dtype).removeprefix("torch.")
+        kind = "FP8 by blocks" if self.in_blocks else str(self.dtype).removeprefix("torch.")
         return f"{self.size} -> {self.width} in {kind}{' with a bias' if self.has_bias else ''}"
 
 
@@ -75,4 +79,12 @@ class Ways:
         most = self._sizes[-1]
         if len(x) > most:
             return torch.cat([self.multiply(part, weight, bias) for part in x.split(most)])
-        return self.by_rows[self._sizes[bisect_left(self._sizes, len(x))]](x, weight, bias)
+        return self.by_rows[self._tried_for(len(x))](x, weight, bias)
+
+    def rows_together(self, count: int) -> int:
+        """How many of so many rows are multiplied at a time, of which the last may be zeros."""
+        size = self._tried_for(min(count, self._sizes[-1]))
+        return self.by_rows[size].rows or size
+
+    def _tried_for(self, count: int) -> int:
+        return self._sizes[bisect_left(self._sizes, count)]

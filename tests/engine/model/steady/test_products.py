@@ -6,8 +6,16 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
+from sharegen.engine.model.fp8.blocks import multiply_blocks, quantise_blocks
 from sharegen.engine.model.steady import products
-from sharegen.engine.model.steady.products import steady_for, steady_product, tried, ways_of
+from sharegen.engine.model.steady.products import (
+    block_ways_of,
+    steady_block_product,
+    steady_for,
+    steady_product,
+    tried,
+    ways_of,
+)
 from sharegen.kernels.roles import is_hopper
 
 ON_GPU = torch.cuda.is_available()
@@ -55,6 +63,28 @@ def test_a_router_in_float32() -> None:
     whole = steady_product(x, weight, None)
     for count in (1, 16, 33, 200, 1024):
         assert torch.equal(steady_product(x[:count], weight, None), whole[:count]), count
+
+
+@pytest.mark.skipif(not is_hopper(torch.device("cuda")), reason="needs a Hopper card")
+@pytest.mark.parametrize(
+    ("size", "width"), [(8192, 2048), (2048, 2048), (4096, 6144), (12_288, 4096), (7168, 512)]
+)
+def test_a_row_of_fp8_by_blocks(size: int, width: int) -> None:
+    steady_for(ROWS)
+    x, weight, _ = drawn(size, width, False)
+    quantised = quantise_blocks(weight)
+    assert not block_ways_of(quantised[0]).differing
+
+    def product(x: torch.Tensor) -> torch.Tensor:
+        numbers, own = torch.ops.sharegen.quantise_groups(x, True)
+        return steady_block_product(numbers, own, *quantised)[: len(x)]
+
+    whole = product(x)
+    torch.testing.assert_close(whole, multiply_blocks(x, *quantised))
+    for count in (1, 15, 16, 17, 33, 64, 100, 200, 256, 300, 1023, 1024, 1025):
+        assert torch.equal(product(x[:count]), whole[:count]), count
+    order = torch.randperm(1500, device="cuda")
+    assert torch.equal(product(x[order]), whole[order])
 
 
 def test_an_odd_shape_holds_for_all_numbers_of_rows_that_are_not_told() -> None:
