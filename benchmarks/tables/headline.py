@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.measurement import Measurement
 from benchmarks.tables.markdown import number, table, with_table
-from benchmarks.tables.marks import FEW_EXPERTS, Marks, same_code
+from benchmarks.tables.marks import FEW_EXPERTS, Marks, age, of_most_code, same_code
 from sharegen.results.report.axes import Axes, LegendEntry, Scale, nice
 from sharegen.results.report.figures import PRINT
 from sharegen.results.report.picture import Picture, Theme
@@ -65,24 +65,24 @@ def speed_table(rows: Sequence[Measurement], measured: Sequence[Measurement] = (
     """
     if not rows:
         return "Nothing was measured beside another program."
-    newest, card = _common(rows)
+    most, card = _common(rows)
     later = [newer(row, measured) for row in rows]
     known = [each for each in later if each is not None]
     latest, its = _common(known or rows)
     marks = Marks()
     lines = [
-        [*_line(row, marks, card, newest), _alone(each, marks, its, latest)]
+        [*_line(row, marks, card, most), _alone(each, marks, its, latest)]
         for row, each in zip(rows, later, strict=True)
     ]
     header = ["model's shape", "workload", "sharegen", "best peer", "times"]
     header.append(f"newer code, {' '.join(its.split()[:2])}")
     common = (
         "Tokens per second of whole jobs with random weights, measured on "
-        f"{newest.date:%Y-%m-%d}, on an {card}, where no letter says otherwise. FP8: weights and "
+        f"{_days(most)}, on an {card}, where no letter says otherwise. FP8: weights and "
         "KV cache."
     )
     if known:
-        common += f" Newer code: on {latest.date:%Y-%m-%d}, on an {its}, without the peer."
+        common += f" Newer code: on {_days(latest)}, on an {its}, without the peer."
     return (
         table(header, lines)
         + "\n\n"
@@ -90,22 +90,27 @@ def speed_table(rows: Sequence[Measurement], measured: Sequence[Measurement] = (
     )
 
 
-def _common(rows: Sequence[Measurement]) -> tuple[Measurement, str]:
-    """What the others of a column are compared with: its newest row, and the card of most."""
+def _common(rows: Sequence[Measurement]) -> tuple[list[Measurement], str]:
+    """What others of a column are compared with: the rows of one commit, and the card of most."""
     cards = Counter(row.card.name for row in rows)
-    return max(rows, key=lambda row: row.date), cards.most_common(1)[0][0]
+    return of_most_code(rows), cards.most_common(1)[0][0]
 
 
-def _alone(row: Measurement | None, marks: Marks, card: str, newest: Measurement) -> str:
+def _days(rows: Sequence[Measurement]) -> str:
+    """The days on which they were measured, each once."""
+    return " and ".join(sorted({f"{row.date:%Y-%m-%d}" for row in rows}))
+
+
+def _alone(row: Measurement | None, marks: Marks, card: str, most: Sequence[Measurement]) -> str:
     if row is None:
         return ""
-    return number(row.numbers.tokens_per_second) + marks.of(*_said(row, card, newest))
+    return number(row.numbers.tokens_per_second) + marks.of(*_said(row, card, most))
 
 
-def _line(row: Measurement, marks: Marks, card: str, newest: Measurement) -> list[str]:
+def _line(row: Measurement, marks: Marks, card: str, most: Sequence[Measurement]) -> list[str]:
     peer = row.best_peer
     assert peer is not None and row.workload is not None
-    ours = number(row.numbers.tokens_per_second) + marks.of(*_said(row, card, newest))
+    ours = number(row.numbers.tokens_per_second) + marks.of(*_said(row, card, most))
     theirs = f"{number(peer.tokens_per_second)} ({peer.name} {peer.version})"
     if peer.sitting == "another":
         theirs += marks.of("That program ran in an earlier sitting, on another card of this name.")
@@ -113,15 +118,13 @@ def _line(row: Measurement, marks: Marks, card: str, newest: Measurement) -> lis
     return [name, row.workload.name, ours, theirs, number(row.times, 2)]
 
 
-def _said(row: Measurement, card: str, newest: Measurement) -> Iterator[str]:
+def _said(row: Measurement, card: str, most: Sequence[Measurement]) -> Iterator[str]:
     if row.card.name != card:
         yield f"On {row.card.label}."
     elif row.card.count > 1:
         yield f"On {row.card.count} of these cards."
-    if row.date != newest.date:
-        yield f"Measured on {row.date:%Y-%m-%d}, with older code."
-    elif not same_code(row, newest):
-        yield "With other code of the same day."
+    if not same_code(row, most[0]):
+        yield f"Measured on {row.date:%Y-%m-%d}, with {age(row, most)} code."
     if row.few_experts:
         yield FEW_EXPERTS
 

@@ -50,6 +50,20 @@ def same_code(row: Measurement, other: Measurement) -> bool:
     return one[0][:digits] == two[0][:digits] and one[1:] == two[1:]
 
 
+def of_most_code(rows: Sequence[Measurement]) -> list[Measurement]:
+    """The rows of the commit that most were measured at; of several such, the newest one's."""
+    alike = [[each for each in rows if same_code(each, row)] for row in rows]
+    return max(alike, key=lambda found: (len(found), max(each.date for each in found)))
+
+
+def age(row: Measurement, others: Sequence[Measurement]) -> str:
+    """Whether a row's code is older than others', newer, or just another one of their days."""
+    dates = [each.date for each in others]
+    if row.date < min(dates):
+        return "older"
+    return "newer" if row.date > max(dates) else "other"
+
+
 def differences(rows: Sequence[Measurement]) -> list[list[str]]:
     """For each row of a table what is said of it beside the others."""
     return [list(_differences(row, rows)) for row in rows]
@@ -61,10 +75,10 @@ def _differences(row: Measurement, rows: Sequence[Measurement]) -> Iterator[str]
         yield f"On another card: {row.card.name}."
     elif _is_other_card(row, rows):
         yield f"On another {row.card.name} than most rows."
-    newest = max(rows, key=lambda each: each.date)
-    if not same_code(row, newest):
-        older = "Older code" if row.date < newest.date else "Other code of the same day"
-        yield f"{older}, measured on {row.date:%Y-%m-%d}."
+    most = of_most_code(rows)
+    if not same_code(row, most[0]):
+        how = age(row, most).capitalize()
+        yield f"{how} code than most rows', measured on {row.date:%Y-%m-%d}."
     if row.published:
         yield f"As published in {row.published}."
     if row.busy:

@@ -21,6 +21,7 @@ from benchmarks.tables.writing import ROOT, made
 from sharegen.errors import DataError
 
 PEER = {"name": "vLLM", "version": "0.24.0", "mode": "cascade", "tokens_per_second": 100.0}
+OTHER = {"commit": "7654321"}
 
 
 def row(**changes: Any) -> Measurement:
@@ -57,8 +58,15 @@ def test_rows_of_one_card_and_one_commit_have_no_marks() -> None:
     ("changes", "said"),
     [
         ({"card": {"name": "NVIDIA H100"}}, "On another card: NVIDIA H100."),
-        ({"commit": "7654321", "date": date(2026, 11, 20)}, "Older code, measured on 2026-11-20."),
-        ({"commit": "7654321"}, "Other code of the same day, measured on 2026-11-26."),
+        (
+            OTHER | {"date": date(2026, 11, 20)},
+            "Older code than most rows', measured on 2026-11-20.",
+        ),
+        (
+            OTHER | {"date": date(2026, 11, 28)},
+            "Newer code than most rows', measured on 2026-11-28.",
+        ),
+        (OTHER, "Other code than most rows', measured on 2026-11-26."),
         ({"busy": True}, "The machine did other work at the same time."),
         ({"few_experts": True}, FEW_EXPERTS),
         ({"published": "a page"}, "As published in a page."),
@@ -70,6 +78,12 @@ def test_a_row_that_differs_is_marked(changes: dict[str, Any], said: str) -> Non
     assert f"(a) {said}" in page(rows)
 
 
+def test_of_two_commits_with_as_many_rows_each_the_newer_one_is_compared_with() -> None:
+    newer = row(commit="7654321", date=date(2026, 11, 28))
+    said = differences([row(), newer])
+    assert said == [["Older code than most rows', measured on 2026-11-26."], []]
+
+
 def test_another_card_of_the_same_name_is_marked_where_it_is_known() -> None:
     one, other = row(card={"uuids": ["GPU-a"]}), row(card={"uuids": ["GPU-b"]})
     both = row(card={"uuids": ["GPU-b", "GPU-a"], "count": 2})
@@ -78,12 +92,19 @@ def test_another_card_of_the_same_name_is_marked_where_it_is_known() -> None:
 
 
 def test_the_readme_s_table_marks_other_cards_dates_and_sittings() -> None:
-    many = row(card={"count": 2}, date=date(2026, 11, 20), peers=[PEER | {"sitting": "another"}])
+    card, peers = {"count": 2}, [PEER | {"sitting": "another"}]
+    many = row(card=card, date=date(2026, 11, 20), commit="7654321", peers=peers)
     text = speed_table([row(), many])
     assert "| 150 | 100 (vLLM 0.24.0) | 1.50 |" in text
     assert "| 150 (a, b) | 100 (vLLM 0.24.0) (c) | 1.50 |" in text
     assert "measured on 2026-11-26, on an NVIDIA H200" in text
     assert "(a) On 2 of these cards." in text and "(b) Measured on 2026-11-20, with older" in text
+
+
+def test_the_readme_s_table_tells_all_days_of_its_code() -> None:
+    text = speed_table([row(), row(date=date(2026, 11, 28))])
+    assert "measured on 2026-11-26 and 2026-11-28, on an NVIDIA H200" in text
+    assert "(a)" not in text
 
 
 def test_the_headline_takes_the_newest_row_that_has_a_peer() -> None:
@@ -116,7 +137,8 @@ def test_the_column_of_newer_code_marks_other_cards_and_code() -> None:
     last = [line.split("|")[-2].strip() for line in text.splitlines()[2:6]]
     assert last == ["150 (a)", "150", "150", "150 (b, c)"]
     assert "on 2026-11-28, on an NVIDIA H100, without the peer." in text
-    assert "(a) Measured on 2026-11-27, with older code. (b) On NVIDIA L4. (c) With other" in text
+    assert "(a) Measured on 2026-11-27, with older code. (b) On NVIDIA L4. (c) Measured" in text
+    assert "2026-11-28, with other code." in text
 
 
 def test_a_readme_without_its_markers_is_told_where_they_belong() -> None:

@@ -205,12 +205,13 @@ def test_memory_that_somebody_else_takes_on_one_card(make_job: Callable[..., Job
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
-    """The address of a cluster of this machine, which finds its GPUs by itself."""
+    """The address of a cluster of this machine, which has been told of both cards."""
     pytest.importorskip("ray")
     import ray
     from ray.cluster_utils import Cluster
 
-    head = {"num_cpus": 4, "include_dashboard": False, "object_store_memory": 75 << 20}
+    head = {"num_cpus": 4, "num_gpus": 2, "object_store_memory": 75 << 20}
+    head["include_dashboard"] = False
     started = Cluster(initialize_head=True, head_node_args=head)
     yield started.address
     ray.shutdown()
