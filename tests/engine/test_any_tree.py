@@ -11,6 +11,7 @@ import pytest
 from sharegen.engine.core.request import Completion, Request, SamplingParams
 from sharegen.errors import UsageError
 from tests.engine.jobs import forest, judge, loaded, make_engine, random_tokens, run
+from tests.interpreter import rows_by_themselves
 
 PARAMS = SamplingParams(temperature=1.0, max_tokens=9, ignore_eos=True, logprobs=0)
 
@@ -77,12 +78,13 @@ def test_the_kernel_has_the_property(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AbsoluteAttention, "__init__", by_kernel)
     two = prompts()[-2:]
     few = replace(PARAMS, max_tokens=3)
-    drawn = bits_of([Request(i, p, few, range(2)) for i, p in enumerate(two)])
-    alone = bits_of([Request(1, two[1], few, range(1))])
-    assert alone[1, 0].logprobs == drawn[1, 0].logprobs
     again = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
-    text = [*two[1], *drawn[1, 0].token_ids]
-    scored = bits_of([Request(0, text, again, range(1))])[0, 0].prompt_logprobs
+    with rows_by_themselves():
+        drawn = bits_of([Request(i, p, few, range(2)) for i, p in enumerate(two)])
+        alone = bits_of([Request(1, two[1], few, range(1))])
+        text = [*two[1], *drawn[1, 0].token_ids]
+        scored = bits_of([Request(0, text, again, range(1))])[0, 0].prompt_logprobs
+    assert alone[1, 0].logprobs == drawn[1, 0].logprobs
     assert scored is not None and scored[len(two[1]) :] == drawn[1, 0].logprobs
     for completion in drawn.values():
         judge(completion, "llama")

@@ -4,11 +4,11 @@ import sys
 from collections.abc import Generator, Iterator
 from importlib.metadata import version
 from types import SimpleNamespace
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
+
+from tests.interpreter import rows_by_themselves
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow
@@ -73,27 +73,7 @@ def patched_once() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def rows_by_themselves() -> Iterator[None]:
-    """The interpreter's matrix products give a row the same bits in any place.
-
-    It multiplies by numpy's BLAS, which on some CPUs adds a row's products up in another order
-    elsewhere in a matrix. What is added up in float64 and rounded to float32 does not show that.
-    """
-    if torch.cuda.is_available():
-        yield
-        return
-    from triton.runtime import interpreter
-
-    builder, made = interpreter.InterpreterBuilder, interpreter.TensorHandle
-    as_it_is = builder.create_dot
-
-    def create_dot(self: Any, a: Any, b: Any, d: Any, *more: Any) -> Any:
-        kinds = {a.data.dtype, b.data.dtype}
-        if d.data.dtype != np.float32 or not kinds <= {np.dtype(np.float32), np.dtype(np.float16)}:
-            return as_it_is(self, a, b, d, *more)
-        product = np.matmul(a.data, b.data, dtype=np.float64).astype(np.float32)
-        return made(product + d.data, d.dtype.scalar)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(builder, "create_dot", create_dot)
+def whole_module() -> Iterator[None]:
+    """A row's products have the same bits in any place, in all tests of a module."""
+    with rows_by_themselves():
         yield
