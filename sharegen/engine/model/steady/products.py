@@ -53,12 +53,14 @@ def block_ways_of(weight: torch.Tensor) -> Ways:
     width, size = weight.shape
     shape = ProductShape(size, width, torch.bfloat16, False, weight.device, in_blocks=True)
     if shape not in _tried:
-        _tried[shape] = try_ways(shape, _sizes, lambda _: (), _microseconds, _OfBlocks())
+        library = _OfBlocks()
+        _tried[shape] = try_ways(shape, _sizes, lambda _: (), _microseconds, library)
+        library.forget()
     return _tried[shape]
 
 
 class _OfBlocks:
-    """The product of FP8 by blocks, of a weight that is quantised when it is first met."""
+    """The product of FP8 by blocks in a trial, whose weight is quantised when it is first met."""
 
     def __init__(self) -> None:
         self._quantised: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -69,6 +71,10 @@ class _OfBlocks:
         if self._quantised is None:
             self._quantised = quantise_blocks(weight)
         return multiply_blocks(x, *self._quantised)
+
+    def forget(self) -> None:
+        """Give the weight's memory back; what was found out is kept, and this with it."""
+        self._quantised = None
 
 
 @torch.library.custom_op("sharegen::steady_product", mutates_args=())

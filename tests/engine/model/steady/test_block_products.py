@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 from torch import nn
@@ -81,6 +83,17 @@ def test_a_row_has_the_same_bits_among_any_number(
     assert not torch.equal(splitting(few, own, *quantised), whole[:16])  # what is mended
     for count in (1, 4, 16, 33, 64, 100, 128, 129):
         assert torch.equal(product(count), whole[:count]), count
+
+
+def test_nothing_of_the_trial_s_weight_is_kept(
+    quantised: tuple[torch.Tensor, torch.Tensor],
+) -> None:
+    gc.collect()
+    before = {id(each) for each in gc.get_objects() if isinstance(each, torch.Tensor)}
+    block_ways_of(quantised[0])
+    gc.collect()
+    left = [each for each in gc.get_objects() if isinstance(each, torch.Tensor)]
+    assert not [each.shape for each in left if id(each) not in before]
 
 
 def test_the_shape_is_named_as_what_it_is(quantised: tuple[torch.Tensor, torch.Tensor]) -> None:
